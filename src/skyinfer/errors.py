@@ -1,0 +1,32 @@
+"""The errors that skyinfer raises on bad input, one class for each party that can mend it.
+
+Programming errors (a wrong argument type, say) stay plain TypeError and ValueError.
+"""
+
+from __future__ import annotations
+
+
+class SkyinferError(Exception):
+    """Base of every error that skyinfer raises on its own account."""
+
+
+class FormatError(SkyinferError, ValueError):
+    """A model file or checkpoint is faulty. The message names the key, tensor or file."""
+
+
+class RequestError(SkyinferError, ValueError):
+    """A state or question cannot be answered as it was given.
+
+    Attributes:
+        loc: path to the faulty part, e.g. ``("questions", "action", "criteria", 2)``.
+        message: what is wrong there and what to change, without the path.
+    """
+
+    def __init__(self, loc: tuple[str | int, ...], message: str) -> None:
+        super().__init__(loc, message)
+        self.loc = loc
+        self.message = message
+
+    def __str__(self) -> str:
+        path = ".".join(str(part) for part in self.loc)
+        return f"{path}: {self.message}" if path else self.message
