@@ -1,0 +1,400 @@
+"""What a model is, read from GGUF keys and checked whole: nothing after this looks at a raw key again.
+
+A source is an open GGUF file (gguf.py) or a checkpoint directory (convert.py); both speak in the keys and
+tensor names of the GGUF form. Tokenizer and template keys are the business of tokenizer.py and template.py,
+except for the three special ids, which the sequence needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from .errors import FormatError
+from .gguf import TensorInfo
+
+ARCHITECTURE = "modern-bert"
+QUESTION_TYPES = ("choice", "score", "noul")
+TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
+
+# what the Laya runtime takes where a checkpoint does not say
+DEFAULT_MAX_TOKENS = 512
+# what ModernBERT takes
+DEFAULT_ROPE_BASE_GLOBAL = 160000.0
+DEFAULT_ROPE_BASE_LOCAL = 10000.0
+# llama.cpp's period of global layers, and ModernBERT's
+DEFAULT_PERIOD = 3
+
+_MAX_BLOCKS = 1024
+_MAX_WIDTH = 1 << 20
+_MAX_VOCAB = 1 << 24
+_MAX_TOKENS = 1 << 17
+
+
+class ModelSource(Protocol):
+    """What a model is loaded from."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """GGUF keys -> bool, int, float, str or list."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def tensor(self, name: str) -> np.ndarray:
+        """float32, in the shape of the tensor's `TensorInfo`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes and constants of a Laya decision model.
+
+    Attributes:
+        name: what the file calls itself, or the file's stem.
+        n_layers: encoder blocks.
+        n_head_blocks: blocks of the decision head; 0 is possible.
+        d_model: width of a token's vector.
+        n_heads: attention heads of the encoder.
+        n_head_heads: attention heads of the decision head, `max(1, d_model // 64)`.
+        d_ff: inner width of an encoder feed-forward; the head's is `4 * d_model`.
+        vocab_size: rows of the token embedding.
+        norm_eps: of the encoder's norms; the head's is 1e-5.
+        window: a local layer sees this many tokens to each side.
+        layer_is_global: for each encoder block, whether it sees every token.
+        rope_base_global: rotary base of global layers.
+        rope_base_local: rotary base of local layers.
+        activation: "gelu" (exact) or "silu", in the encoder's feed-forward.
+        max_tokens: longest sequence.
+        max_head_tokens: tokens that question and options may take of it.
+        temperatures: raw, by "choice", "choice.2", "choice.3_5", "choice.6_10", "choice.11" and so on.
+        cls_id: token that begins a sequence.
+        sep_id: token that ends a part.
+        mask_id: token that marks an option.
+    """
+
+    name: str
+    n_layers: int
+    n_head_blocks: int
+    d_model: int
+    n_heads: int
+    n_head_heads: int
+    d_ff: int
+    vocab_size: int
+    norm_eps: float
+    window: int
+    layer_is_global: tuple[bool, ...]
+    rope_base_global: float
+    rope_base_local: float
+    activation: str
+    max_tokens: int
+    max_head_tokens: int
+    temperatures: dict[str, float]
+    cls_id: int
+    sep_id: int
+    mask_id: int
+
+    @classmethod
+    def from_source(cls, source: ModelSource) -> ModelConfig:
+        """Read and check a source: every key, and every tensor's name and shape.
+
+        Raises:
+            FormatError: the message names the key or tensor, or the dialect where the file is one of the
+                other things that are called a Laya GGUF.
+        """
+        config = cls.from_metadata(source.metadata, source.path)
+        expected = config.expected_tensors()
+        for name, shape in expected.items():
+            found = source.tensors.get(name)
+            if found is None:
+                raise FormatError(
+                    f"{source.path}: tensor {name} is missing (expected {list(shape)})"
+                )
+            if found.shape != shape:
+                raise FormatError(
+                    f"{source.path}: tensor {name}: expected {list(shape)}, "
+                    f"found {list(found.shape)}"
+                )
+        for name in source.tensors:
+            if name not in expected:
+                raise FormatError(f"{source.path}: tensor {name!r} is unknown to a Laya model")
+        return config
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], path: Path) -> ModelConfig:
+        """The part of `from_source` that needs no tensors; `path` is for messages."""
+        keys = _Keys(metadata, path)
+        _check_dialect(keys)
+
+        n_blocks = keys.whole("block_count", 1, _MAX_BLOCKS)
+        n_head_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
+        n_layers = n_blocks - n_head_blocks
+        d_model = keys.whole("embedding_length", 2, _MAX_WIDTH)
+        n_heads = keys.uniform("attention.head_count", n_blocks, d_model)
+        if d_model % n_heads or (d_model // n_heads) % 2:
+            keys.fail(
+                "attention.head_count",
+                f"{n_heads} heads do not divide {d_model} into even parts",
+            )
+        n_head_heads = max(1, d_model // 64)
+        if n_head_blocks and d_model % n_head_heads:
+            keys.fail(
+                "embedding_length",
+                f"{d_model} does not divide into the head's {n_head_heads} attention heads",
+            )
+        keys.only("attention.head_count_kv", n_heads)
+        keys.only("attention.key_length", d_model // n_heads)
+        keys.only("attention.value_length", d_model // n_heads)
+        keys.only("attention.causal", False)
+        keys.only("rope.dimension_count", d_model // n_heads)
+        keys.only("rope.scaling.type", "none")
+        keys.only("tokenizer.ggml.token_type_count", len(QUESTION_TYPES))
+
+        vocab_size = keys.vocab_size()
+        window, layer_is_global = keys.attention_spans(n_blocks, n_layers)
+        rope_base = keys.number("rope.freq_base", DEFAULT_ROPE_BASE_GLOBAL)
+        # a file that states one base means it for both kinds of layers, as llama.cpp reads it
+        stated = f"{ARCHITECTURE}.rope.freq_base" in metadata
+        activation = keys.text("hidden_activation", "gelu")
+        if activation not in ("gelu", "silu"):
+            keys.fail("hidden_activation", f"{activation!r} is not supported (gelu and silu are)")
+        cls_key = "tokenizer.ggml.cls_token_id"
+        if cls_key not in metadata:
+            cls_key = "tokenizer.ggml.bos_token_id"
+        return cls(
+            name=keys.text("general.name", path.stem or "model"),
+            n_layers=n_layers,
+            n_head_blocks=n_head_blocks,
+            d_model=d_model,
+            n_heads=n_heads,
+            n_head_heads=n_head_heads,
+            d_ff=keys.feed_forward(n_layers, n_head_blocks, d_model),
+            vocab_size=vocab_size,
+            norm_eps=keys.number("attention.layer_norm_epsilon", most=1.0),
+            window=window,
+            layer_is_global=layer_is_global,
+            rope_base_global=rope_base,
+            rope_base_local=keys.number(
+                "rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL
+            ),
+            activation=activation,
+            max_tokens=keys.whole("decision.max_tokens", 1, _MAX_TOKENS, DEFAULT_MAX_TOKENS),
+            max_head_tokens=keys.whole("decision.max_head_tokens", 1, _MAX_TOKENS),
+            temperatures=keys.temperatures(),
+            cls_id=keys.whole(cls_key, 0, vocab_size - 1),
+            # the GGUF specification's own spelling
+            sep_id=keys.whole("tokenizer.ggml.seperator_token_id", 0, vocab_size - 1),
+            mask_id=keys.whole("tokenizer.ggml.mask_token_id", 0, vocab_size - 1),
+        )
+
+    def expected_tensors(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the model and its shape, rows first, in the order of the forward pass."""
+        d, d_ff = self.d_model, self.d_ff
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (self.vocab_size, d),
+            "token_embd_norm.weight": (d,),
+        }
+        for i in range(self.n_layers):
+            block = f"blk.{i}."
+            if i > 0:
+                shapes[block + "attn_norm.weight"] = (d,)
+            shapes[block + "attn_qkv.weight"] = (3 * d, d)
+            shapes[block + "attn_output.weight"] = (d, d)
+            shapes[block + "ffn_norm.weight"] = (d,)
+            shapes[block + "ffn_up.weight"] = (2 * d_ff, d)
+            shapes[block + "ffn_down.weight"] = (d, d_ff)
+        shapes["output_norm.weight"] = (d,)
+        shapes["token_types.weight"] = (len(QUESTION_TYPES), d)
+
+        def linear(name: str, rows: int, columns: int | None = None) -> None:
+            shapes[name + ".weight"] = (rows,) if columns is None else (rows, columns)
+            shapes[name + ".bias"] = (rows,)
+
+        for i in range(self.n_layers, self.n_layers + self.n_head_blocks):
+            block = f"blk.{i}."
+            linear(block + "attn_norm", d)
+            linear(block + "attn_qkv", 3 * d, d)
+            linear(block + "attn_output", d, d)
+            linear(block + "ffn_norm", d)
+            linear(block + "ffn_up", 4 * d, d)
+            linear(block + "ffn_down", d, 4 * d)
+        linear("cls.norm", d)
+        linear("cls", d, d)
+        linear("cls.output", 1, d)
+        return shapes
+
+
+class _Keys:
+    """Typed access to metadata. Names without a room of their own are the architecture's."""
+
+    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+        self.metadata = metadata
+        self.path = path
+
+    @staticmethod
+    def full(name: str) -> str:
+        known = name.startswith(("general.", "tokenizer.", "split."))
+        return name if known else f"{ARCHITECTURE}.{name}"
+
+    def get(self, name: str) -> Any:
+        return self.metadata.get(self.full(name))
+
+    def fail(self, name: str, message: str) -> NoReturn:
+        raise FormatError(f"{self.path}: key {self.full(name)}: {message}")
+
+    def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
+        value = self.get(name)
+        if value is None:
+            if default is None:
+                self.fail(name, "is missing")
+            return default
+        if not _is_whole(value):
+            self.fail(name, f"expected a whole number, found {_kind(value)}")
+        if not least <= value <= most:
+            self.fail(name, f"{value} is outside {least} to {most}")
+        return int(value)
+
+    def number(self, name: str, default: float | None = None, most: float = math.inf) -> float:
+        """A finite number above zero."""
+        value = self.get(name)
+        if value is None:
+            if default is None:
+                self.fail(name, "is missing")
+            return default
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            self.fail(name, f"expected a number, found {_kind(value)}")
+        if not (math.isfinite(value) and 0 < value <= most):
+            self.fail(name, f"{value} is not a finite number above zero")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            self.fail(name, f"expected a string, found {_kind(value)}")
+        return value
+
+    def only(self, name: str, expected: bool | int | str) -> None:
+        """A key that may be absent, and has one possible value."""
+        value = self.get(name)
+        if value is not None and (type(value) is not type(expected) or value != expected):
+            shown = value if isinstance(value, (bool, int, float, str)) else _kind(value)
+            self.fail(name, f"expected {expected!r}, found {shown!r}")
+
+    def list_of_whole(self, name: str, value: list[Any]) -> list[int]:
+        if not all(_is_whole(one) for one in value):
+            self.fail(name, "expected an array of whole numbers")
+        return value
+
+    def uniform(self, name: str, n_blocks: int, most: int) -> int:
+        """One number, or an array that repeats it for each block."""
+        value = self.get(name)
+        if isinstance(value, list):
+            numbers = self.list_of_whole(name, value)
+            if len(numbers) != n_blocks or len(set(numbers)) != 1:
+                self.fail(name, f"expected one number for all {n_blocks} blocks")
+            value = numbers[0]
+            if not 1 <= value <= most:
+                self.fail(name, f"{value} is outside 1 to {most}")
+            return value
+        return self.whole(name, 1, most)
+
+    def feed_forward(self, n_layers: int, n_head_blocks: int, d_model: int) -> int:
+        name = "feed_forward_length"
+        value = self.get(name)
+        if isinstance(value, list):
+            widths = self.list_of_whole(name, value)
+        else:
+            widths = [self.whole(name, 1, _MAX_WIDTH)] * (n_layers + n_head_blocks)
+        if len(widths) != n_layers + n_head_blocks:
+            self.fail(name, f"{len(widths)} entries for {n_layers + n_head_blocks} blocks")
+        if len(set(widths[:n_layers])) != 1:
+            self.fail(name, "the encoder blocks differ in width")
+        if any(width != 4 * d_model for width in widths[n_layers:]):
+            self.fail(name, f"a block of the decision head is not {4 * d_model} wide")
+        if not 1 <= widths[0] <= _MAX_WIDTH:
+            self.fail(name, f"{widths[0]} is outside 1 to {_MAX_WIDTH}")
+        return widths[0]
+
+    def vocab_size(self) -> int:
+        tokens = self.get("tokenizer.ggml.tokens")
+        if tokens is not None and not (
+            isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+        ):
+            self.fail("tokenizer.ggml.tokens", "expected an array of strings")
+        size = self.whole("vocab_size", 1, _MAX_VOCAB, len(tokens) if tokens else None)
+        if tokens is not None and len(tokens) != size:
+            self.fail("tokenizer.ggml.tokens", f"{len(tokens)} tokens for a vocabulary of {size}")
+        return size
+
+    def attention_spans(self, n_blocks: int, n_layers: int) -> tuple[int, tuple[bool, ...]]:
+        """Tokens seen to each side in local layers, and which layers are global."""
+        size = self.whole("attention.sliding_window", 0, 2 * _MAX_TOKENS, 0)
+        if size == 0:
+            return 0, (True,) * n_layers
+        name = "attention.sliding_window_pattern"
+        pattern = self.get(name)
+        if isinstance(pattern, list):
+            # true where a block is local; llama.cpp writes an entry for the head's blocks too
+            if len(pattern) not in (n_layers, n_blocks):
+                self.fail(name, f"{len(pattern)} entries for {n_blocks} blocks")
+            if not all(type(one) is bool or (_is_whole(one) and one in (0, 1)) for one in pattern):
+                self.fail(name, "expected a whole number or an array of bools")
+            return size // 2, tuple(not one for one in pattern[:n_layers])
+        period = self.whole(name, 0, _MAX_BLOCKS, DEFAULT_PERIOD)
+        return size // 2, tuple(period != 0 and i % period == 0 for i in range(n_layers))
+
+    def temperatures(self) -> dict[str, float]:
+        out = {name: 1.0 for name in QUESTION_TYPES}
+        for key in self.metadata:
+            if key.startswith(TEMPERATURE_KEY):
+                name = key[len(TEMPERATURE_KEY) :]
+                out[name] = self.number(key[len(ARCHITECTURE) + 1 :])
+        return out
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    return "an array" if isinstance(value, list) else f"a {type(value).__name__}"
+
+
+def _check_dialect(keys: _Keys) -> None:
+    """Refuse, by name, what is not llama.cpp's form of a Laya model."""
+
+    def refuse(what: str) -> NoReturn:
+        raise FormatError(
+            f"{keys.path}: {what}; convert the original checkpoint with `skyinfer convert` instead"
+        )
+
+    if any(key.startswith("ggmlc.") for key in keys.metadata):
+        refuse("a Laya GGUF in the ggmlc format (a compiled graph), which only ggmlc runs")
+    architecture = keys.text("general.architecture", "")
+    if architecture == "laya":
+        refuse('a Laya GGUF of architecture "laya" (ZeroDegress), which its own runtimes read')
+    if not architecture:
+        keys.fail("general.architecture", "is missing")
+    if architecture != ARCHITECTURE:
+        keys.fail("general.architecture", f"expected {ARCHITECTURE!r}, found {architecture[:80]!r}")
+    if keys.get("decision.type") is None and keys.get("decision.block_count") is None:
+        refuse(
+            "a ModernBERT backbone without a decision head (key modern-bert.decision.type is "
+            "missing; the head may lie beside it as laya-head.safetensors)"
+        )
+    if keys.get("decision.type") is None:
+        keys.fail("decision.type", "is missing")
+    keys.only("decision.type", "laya")
+    if keys.whole("split.count", 0, 1 << 16, 1) > 1:
+        keys.fail("split.count", "the file is one part of a split model; merge the parts first")
