@@ -1,9 +1,9 @@
 """Painted Laya checkpoints: complete model directories made from arithmetic alone.
 
-Every weight is a hash of its own index, every merge a prefix of a word in this file, so the same call
-writes the same bytes on any machine and nothing large has to be stored. The directories open in the
-Laya runtime (strict loading) as well as here. Needs numpy and the standard library only; weights are
-written in blocks, so the 378 M-parameter size paints in seconds and in little memory.
+Every weight is a hash of its own index, every merge a prefix of a word in this file, so the same
+call writes the same bytes on any machine and nothing large has to be stored. The directories open in
+the Laya runtime (strict loading) as well as here. Needs numpy and the standard library only; weights
+are written in blocks, so the 378 M-parameter size paints in seconds and in little memory.
 
     python tests/checkpoints.py pico DIR [--dtype F16] [--seed N] [--tokenizer metaspace] ...
 """
@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
-# pico, nano and large are the sizes that speed is compared on; golden is the smallest with every kind
-# of layer in it: a global layer that has a norm (layer 3) and a head block whose rows are all needed.
+# pico, nano and large are the sizes that speed is compared on; golden is the smallest with every
+# kind of layer: a global layer that has a norm (layer 3), a head block whose rows are all needed.
 SIZES: dict[str, dict[str, int]] = {
     "pico": {
         "d_model": 64, "n_layers": 3, "n_heads": 1, "d_ff": 128, "head_layers": 1,
@@ -42,7 +42,8 @@ SIZES: dict[str, dict[str, int]] = {
     },
 }  # fmt: skip
 
-# As in the published English checkpoint: choice:11+ is below the runtime's clamp, three buckets are absent.
+# The published English values, and like there choice:11+ is below the runtime's clamp. Score and
+# noul lack some buckets, so that the fallback to the type's own temperature is used too.
 TEMPERATURE = (1.637, 1.251, 1.983)
 TEMPERATURE_BY_OPTIONS = {
     "choice:2": 1.412, "choice:3-5": 1.705, "choice:6-10": 1.178, "choice:11+": 0.1006,
@@ -51,7 +52,7 @@ TEMPERATURE_BY_OPTIONS = {
 
 TokenizerKind = Literal["byte", "metaspace"]
 
-# --------------------------------------------------------------------------------------------- weights
+# weights
 
 
 class Brush(NamedTuple):
@@ -93,7 +94,7 @@ def brushes(
         if i > 0:
             yield _norm(f"{layer}.attn_norm.weight", d)
         yield _matrix(f"{layer}.attn.Wqkv.weight", 3 * d, d, 1.375)
-        yield _matrix(f"{layer}.attn.Wo.weight", d, d, 1.5)
+        yield _matrix(f"{layer}.attn.Wo.weight", d, d)
         yield _norm(f"{layer}.mlp_norm.weight", d)
         yield _matrix(f"{layer}.mlp.Wi.weight", 2 * d_ff, d)
         yield _matrix(f"{layer}.mlp.Wo.weight", d, d_ff)
@@ -102,7 +103,7 @@ def brushes(
         block = f"head.layers.{j}"
         yield _matrix(f"{block}.self_attn.in_proj_weight", 3 * d, d, 1.375)
         yield _bias(f"{block}.self_attn.in_proj_bias", 3 * d)
-        yield _matrix(f"{block}.self_attn.out_proj.weight", d, d, 1.5)
+        yield _matrix(f"{block}.self_attn.out_proj.weight", d, d)
         yield _bias(f"{block}.self_attn.out_proj.bias", d)
         yield _matrix(f"{block}.linear1.weight", 4 * d, d)
         yield _bias(f"{block}.linear1.bias", 4 * d)
@@ -116,7 +117,7 @@ def brushes(
     yield _bias("scorer.0.bias", d)
     yield _matrix("scorer.1.weight", d, d, 1.5)
     yield _bias("scorer.1.bias", d)
-    yield _matrix("scorer.3.weight", 1, d, 2.0)
+    yield _matrix("scorer.3.weight", 1, d, 3.0)
     yield _bias("scorer.3.bias", 1)
     yield _matrix("act_head.0.weight", 256, d + 4)
     yield _bias("act_head.0.bias", 256)
@@ -131,8 +132,9 @@ _BLOCK = 1 << 18  # elements; four arrays of this size stay in the second-level 
 def _paint_block(brush: Brush, salt: int, start: int, count: int) -> np.ndarray:
     """Elements start .. start + count - 1 of a tensor, float32.
 
-    The index is scrambled by a two-round xor-shift-multiply (Wellons' lowbias32), and its upper 16 bits
-    become the value, so no element depends on a random generator, a library version or block borders.
+    The index is scrambled by a two-round xor-shift-multiply (Wellons' lowbias32) and its upper
+    16 bits become the value: no element depends on a random generator, a library version or on
+    where blocks begin.
     """
     h = np.arange(start, start + count, dtype=np.uint32)
     h *= np.uint32(0x9E3779B1)
@@ -189,44 +191,39 @@ def _write_tensor(file: BinaryIO, brush: Brush, dtype: str, seed: int) -> None:
         file.write(_store(block, dtype).data)
 
 
-# ------------------------------------------------------------------------------------------- tokenizer
+# tokenizer
 
 # What the vocabulary is made of: each word, bare and after a space, becomes a chain of merges.
-WORDS = """
-the a of to and in is it you that he was for on are with as his they be at one have this from or had by
-choice question score noul level true false yes no statement holds does not hold user agent system turn
-Which input keeps the drone flying through next gap? fire rotors an upward impulse let gravity pull down
-Will crash within half second if keeps gliding? How much room left above below none tight comfortable
-vy dx up dn nxt alt thrust glide action danger margin state role content text message reply refund order
-The customer asks about urgent billing shipping question: level 0: 1: 2: 3: false: true: yes, no, 10 20 36
-{"role": "user", "content": "name": [1, 2, 3] null null, true, false}, ], ": ", it's don't we'll I'm
-Gr\u00f6\u00dfe caf\u00e9 na\u00efve se\u00f1or \u00fcber \u65e5\u672c\u8a9e \ud55c\uad6d\uc5b4 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u2014 \u2026 \U0001f600
-""".split()  # fmt: skip
+CORPUS = """
+the a of to and in is it you that he was for on are with as his they be at one have this from or
+had by choice question score noul level true false yes no statement holds does not hold user agent
+system turn Which input keeps the drone flying through next gap? fire rotors an upward impulse let
+gravity pull down Will crash within half second if keeps gliding? How much room left above below
+none tight comfortable vy dx up dn nxt alt thrust glide action danger margin state role content
+text message reply refund order The customer asks about urgent billing shipping question: level 0:
+1: 2: 3: false: true: yes, no, 10 20 36 {"role": "user", "content": "name": [1, 2, 3] null null,
+true, false}, ], ": ", it's don't we'll I'm Größe café naïve señor über 日本語 한국어 русский — … 😀
+"""
 
-_SYLLABLES = [
-    c + v
-    for c in "bcdfghjklmnprstvwz"
-    for v in ("a", "e", "i", "o", "u", "an", "er", "in", "or", "ul")
-]
+_RHYMES = ("a", "e", "i", "o", "u", "an", "er", "in", "or", "ul")
+_SYLLABLES = [consonant + rhyme for consonant in "bcdfghjklmnprstvwz" for rhyme in _RHYMES]
 
 
 def _words() -> Iterator[str]:
-    yield from WORDS
-    for parts in itertools.chain.from_iterable(
-        itertools.product(_SYLLABLES, repeat=n) for n in (2, 3)
-    ):
-        yield "".join(parts)
+    yield from CORPUS.split()
+    for n_syllables in (2, 3):
+        yield from map("".join, itertools.product(_SYLLABLES, repeat=n_syllables))
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    """The printable character that stands for each byte in GPT-2's byte-level vocabularies."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     spare = itertools.count(256)
     return [chr(b) if b in shown else chr(next(spare)) for b in range(256)]
 
 
 def _grow(vocab: dict[str, int], size: int, words: Iterator[Sequence[str]]) -> list[list[str]]:
-    """Extend `vocab` to `size` tokens by merging words from their left; gives the merges in rank order."""
+    """Extend `vocab` to `size` tokens by merging words from their left; merges in rank order."""
     merges: list[list[str]] = []
     for word in words:
         piece = word[0]
@@ -240,18 +237,9 @@ def _grow(vocab: dict[str, int], size: int, words: Iterator[Sequence[str]]) -> l
     raise ValueError(f"not enough words for a vocabulary of {size}")
 
 
-def _added(
-    token: int,
-    content: str,
-    *,
-    special: bool = True,
-    lstrip: bool = False,
-    normalized: bool = False,
-) -> dict:
-    return {
-        "id": token, "content": content, "single_word": False, "lstrip": lstrip, "rstrip": False,
-        "normalized": normalized, "special": special,
-    }  # fmt: skip
+def _added(token: int, content: str, **changes: bool) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": token, "content": content, **flags, "special": True, **changes}
 
 
 def _template(cls: str, sep: str, ids: Mapping[str, int]) -> dict[str, Any]:
@@ -272,47 +260,37 @@ def _template(cls: str, sep: str, ids: Mapping[str, int]) -> dict[str, Any]:
 def _tokenizer_json(added: list[dict], model: dict[str, Any], **parts: Any) -> dict[str, Any]:
     bpe = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "ignore_merges": False,
     }  # fmt: skip
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts, "model": bpe | model,
-    }  # fmt: skip
+    head = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+    return head | parts | {"model": bpe | model}
 
 
 def byte_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """tokenizer.json and the roles of its special tokens, in ModernBERT's form: byte-level BPE, NFC, runs of
-    spaces as tokens of their own, special tokens last, `[MASK]` taking in the space on its left."""
+    """tokenizer.json and the roles of its special tokens, in ModernBERT's form: byte-level BPE, NFC,
+    runs of spaces as tokens, special tokens last, `[MASK]` taking in the space on its left."""
     letters = _byte_characters()
     vocab = {letter: i for i, letter in enumerate(sorted(letters))}
     # role None: an added token that is text, not a special token
-    extra = {"    ": None, "  ": None, "[UNK]": "unk", "[CLS]": "cls", "[SEP]": "sep", "[PAD]": "pad", "[MASK]": "mask",
-             "[unused0]": "unused", "[unused1]": "unused"}  # fmt: skip
+    extra = {
+        "    ": None, "  ": None, "[UNK]": "unk", "[CLS]": "cls", "[SEP]": "sep", "[PAD]": "pad",
+        "[MASK]": "mask", "[unused0]": "unused", "[unused1]": "unused",
+    }  # fmt: skip
     words = (
         "".join(letters[b] for b in (gap + word).encode()) for word in _words() for gap in (" ", "")
     )
     merges = _grow(vocab, size - len(extra), words)
     ids = {content: len(vocab) + i for i, content in enumerate(extra)}
-    added = [
-        _added(
-            ids[c],
-            c,
-            special=role not in (None, "unused"),
-            lstrip=role == "mask",
-            normalized=role is None,
-        )
-        for c, role in extra.items()
-    ]
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
+    text = {"special": False, "normalized": True}
+    kinds = {None: text, "unused": {"special": False}, "mask": {"lstrip": True}}
+    added = [_added(ids[c], c, **kinds.get(role, {})) for c, role in extra.items()]
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     tokenizer = _tokenizer_json(
         added,
         {"vocab": vocab, "merges": merges},
         normalizer={"type": "NFC"},
-        pre_tokenizer=byte_level,
+        pre_tokenizer=byte_level | {"add_prefix_space": False},
         post_processor=_template("[CLS]", "[SEP]", ids),
         decoder=byte_level | {"add_prefix_space": True},
     )
@@ -320,14 +298,14 @@ def byte_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def metaspace_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """tokenizer.json and special-token roles in mmBERT's form: special tokens first, spaces as U+2581,
-    no split before BPE, characters outside the vocabulary as bytes."""
+    """tokenizer.json and special-token roles in mmBERT's form: special tokens first, spaces as
+    U+2581, no split before BPE, characters outside the vocabulary as bytes."""
     extra = {"<pad>": "pad", "<eos>": "sep", "<bos>": "cls", "<unk>": "unk", "<mask>": "mask"}
     text_tokens = ["\n\n", "\u2581\u2581", "<table>"]
     ids = {content: i for i, content in enumerate([*extra, *text_tokens])}
     vocab = dict(ids)
     for symbol in [
-        *(f"<0x{b:02X}>" for b in range(256)), "\u2581", "\n", *map(chr, range(33, 127)), *"\u00e4\u00f6\u00fc\u00e9\u65e5",
+        *(f"<0x{b:02X}>" for b in range(256)), "\u2581", "\n", *map(chr, range(33, 127)), *"äöüé日",
     ]:  # fmt: skip
         vocab[symbol] = len(vocab)
     # words of the corpus spell themselves in characters; one outside the alphabet cannot be merged
@@ -337,13 +315,8 @@ def metaspace_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
     added += [_added(ids[c], c, special=False) for c in text_tokens]
     tokenizer = _tokenizer_json(
         added,
-        {
-            "unk_token": "<unk>",
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "vocab": vocab,
-            "merges": merges,
-        },
+        {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+        | {"vocab": vocab, "merges": merges},
         normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         pre_tokenizer={
             "type": "Split",
@@ -364,7 +337,7 @@ def metaspace_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
     return tokenizer, {role: c for c, role in extra.items()}
 
 
-# ------------------------------------------------------------------------------------------ checkpoint
+# checkpoint
 
 
 def paint(
@@ -399,11 +372,11 @@ def paint(
 ) -> Path:
     """Write one checkpoint directory and give its path.
 
-    `vocab` counts rows of the embedding; `spare_rows` of them have no token. `rope_base` is (global, local)
-    and `rope`, `layers`, `eps_keys`, `special_tokens` choose among the spellings found in the wild.
-    `shards` > 1 writes an index and that many files (the Laya runtime itself reads one file only).
-    `agent_config` overrides or adds keys of the agent's configuration, None removes one; `agent_config_name`
-    is `julia_config.json` for a Julia-1 checkpoint.
+    `vocab` counts rows of the embedding; `spare_rows` of them have no token. `rope_base` is
+    (global, local); `rope`, `layers`, `eps_keys`, `special_tokens` choose among the spellings found
+    in the wild. `shards` > 1 writes an index and that many files (the Laya runtime reads one file
+    only). `agent_config` overrides or adds keys of the agent's configuration, None removes one;
+    `agent_config_name` is `julia_config.json` for a Julia-1 checkpoint.
     """
     directory = Path(directory)
     for part in ("encoder", "tokenizer"):
@@ -412,13 +385,12 @@ def paint(
     make = {"byte": byte_tokenizer, "metaspace": metaspace_tokenizer}[tokenizer]
     tokenizer_json, roles = make(vocab - spare_rows)
     tokens = {token["content"]: token for token in tokenizer_json["added_tokens"]}
-    keys = ("content", "lstrip", "normalized", "rstrip", "single_word")
-    tokenizer_config: dict[str, Any] = {
-        f"{role}_token": token
-        if special_tokens == "string"
-        else dict({key: tokens[token][key] for key in keys}, __type="AddedToken")
-        for role, token in roles.items()
-    }
+    tokenizer_config: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
+    if special_tokens == "object":
+        keys = ("content", "lstrip", "normalized", "rstrip", "single_word")
+        for role, token in roles.items():
+            entry = {key: tokens[token][key] for key in keys}
+            tokenizer_config[f"{role}_token"] = {"__type": "AddedToken", **entry}
     tokenizer_config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
     _write_json(directory / "tokenizer" / "tokenizer.json", tokenizer_json)
     _write_json(directory / "tokenizer" / "tokenizer_config.json", tokenizer_config)
@@ -427,7 +399,8 @@ def paint(
         "architectures": ["ModernBertModel"], "model_type": "modernbert", "hidden_size": d_model,
         "num_hidden_layers": n_layers, "num_attention_heads": n_heads, "intermediate_size": d_ff,
         "vocab_size": vocab, "hidden_activation": activation, "local_attention": local_attention,
-        "max_position_embeddings": 8192, "attention_bias": False, "mlp_bias": False, "norm_bias": False,
+        "max_position_embeddings": 8192, "attention_bias": False, "mlp_bias": False,
+        "norm_bias": False,
     }  # fmt: skip
     encoder |= {key: eps for key in eps_keys}
     ids = {role: tokens[token]["id"] for role, token in roles.items()}
@@ -443,14 +416,14 @@ def paint(
     else:
         encoder["rope_parameters"] = {
             kind: {"rope_theta": base, "rope_type": "default"}
-            for kind, base in zip(("full_attention", "sliding_attention"), rope_base)
+            for kind, base in zip(("full_attention", "sliding_attention"), rope_base, strict=True)
         }
     _write_json(directory / "encoder" / "config.json", encoder)
 
     agent: dict[str, Any] = {
-        "encoder": "painted", "head_layers": head_layers, "max_len": max_len, "head_max_len": head_max_len,
-        "temperature": list(temperature), "temperature_by_options": dict(temperature_by_options),
-        "act_costs": {"escalate": 0.5},
+        "encoder": "painted", "head_layers": head_layers, "max_len": max_len,
+        "head_max_len": head_max_len, "temperature": list(temperature),
+        "temperature_by_options": dict(temperature_by_options), "act_costs": {"escalate": 0.5},
     }  # fmt: skip
     agent |= agent_config or {}
     _write_json(
