@@ -1,9 +1,9 @@
 """Painted Laya checkpoints: complete model directories made from arithmetic alone.
 
 Every weight is a hash of its own index, every merge a prefix of a word in this file, so the same
-call writes the same bytes on any machine and nothing large has to be stored. The directories open in
-the Laya runtime (strict loading) as well as here. Needs numpy and the standard library only; weights
-are written in blocks, so the 378 M-parameter size paints in seconds and in little memory.
+call writes the same bytes on any machine and nothing large has to be stored. The directories open
+in the Laya runtime (strict loading) as well as here. Needs numpy and the standard library only;
+weights are written in blocks, so the 378 M-parameter size paints in seconds and in little memory.
 
     python tests/checkpoints.py pico DIR [--dtype F16] [--seed N] [--tokenizer metaspace] ...
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 # pico, nano and large are the sizes that speed is compared on; golden is the smallest with every
 # kind of layer: a global layer that has a norm (layer 3), a head block whose rows are all needed.
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "pico": {
         "d_model": 64, "n_layers": 3, "n_heads": 1, "d_ff": 128, "head_layers": 1,
         "vocab": 1024, "max_len": 256, "head_max_len": 96,
@@ -64,7 +64,7 @@ class Brush(NamedTuple):
     centre: float = 0.0
 
     @property
-    def count(self) -> int:
+    def n_elements(self) -> int:
         return math.prod(self.shape)
 
 
@@ -169,7 +169,7 @@ def _write_safetensors(path: Path, tensors: Sequence[Brush], dtype: str, seed: i
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for brush in tensors:
-        end = offset + brush.count * _ITEM_BYTES[dtype]
+        end = offset + brush.n_elements * _ITEM_BYTES[dtype]
         header[brush.name] = {
             "dtype": dtype,
             "shape": list(brush.shape),
@@ -186,8 +186,8 @@ def _write_safetensors(path: Path, tensors: Sequence[Brush], dtype: str, seed: i
 
 def _write_tensor(file: BinaryIO, brush: Brush, dtype: str, seed: int) -> None:
     salt = zlib.crc32(f"{seed}:{brush.name}".encode())
-    for start in range(0, brush.count, _BLOCK):
-        block = _paint_block(brush, salt, start, min(_BLOCK, brush.count - start))
+    for start in range(0, brush.n_elements, _BLOCK):
+        block = _paint_block(brush, salt, start, min(_BLOCK, brush.n_elements - start))
         file.write(_store(block, dtype).data)
 
 
@@ -268,8 +268,8 @@ def _tokenizer_json(added: list[dict], model: dict[str, Any], **parts: Any) -> d
 
 
 def byte_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """tokenizer.json and the roles of its special tokens, in ModernBERT's form: byte-level BPE, NFC,
-    runs of spaces as tokens, special tokens last, `[MASK]` taking in the space on its left."""
+    """tokenizer.json and the roles of its special tokens, in ModernBERT's form: byte-level BPE,
+    NFC, runs of spaces as tokens, special tokens last, `[MASK]` taking in the space on its left."""
     letters = _byte_characters()
     vocab = {letter: i for i, letter in enumerate(sorted(letters))}
     # role None: an added token that is text, not a special token
@@ -437,12 +437,12 @@ def paint(
     if shards == 1:
         _write_safetensors(directory / "model.safetensors", tensors, dtype, seed)
         return directory
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(shards):
         name = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         _write_safetensors(directory / name, tensors[shard::shards], dtype, seed)
         weight_map |= {brush.name: name for brush in tensors[shard::shards]}
-    total = sum(brush.count for brush in tensors) * _ITEM_BYTES[dtype]
+    total = sum(brush.n_elements for brush in tensors) * _ITEM_BYTES[dtype]
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     _write_json(directory / "model.safetensors.index.json", index)
     return directory

@@ -27,7 +27,7 @@ HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
 def layer_norm(
     x: ArrayLike, weight: ArrayLike, bias: ArrayLike | float = 0.0, eps: float = 1e-5
 ) -> F64:
-    """Bring each row of x [..., d] to mean 0 and (biased) variance 1, then scale and shift by [d]."""
+    """Each row of x [..., d] at mean 0 and (biased) variance 1, then scaled and shifted by [d]."""
     x = np.asarray(x, np.float64)
     centred = x - x.mean(-1, keepdims=True)
     variance = np.square(centred).mean(-1, keepdims=True)
