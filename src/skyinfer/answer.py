@@ -1,0 +1,176 @@
+"""From raw scores to typed answers: temperature, softmax, confidence, envelope.
+
+Formulas: TypeSafe's confidence, as spec'd for POST /v1/systemone; temperatures as the Laya runtime
+applies them, or as llama.cpp does where the clamp is off. All in float64 and unrounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any
+
+from .errors import FormatError
+from .schema import QUESTION_TYPES, Question
+
+if TYPE_CHECKING:
+    from .schema import Answer, Response
+    from .sequence import Sequence
+
+CLAMP = (0.5, 5.0)
+
+
+class Temperatures:
+    """The temperature of a question by its type and number of options."""
+
+    __slots__ = ("_by_bucket",)
+
+    def __init__(self, raw: Mapping[str, Any], clamp: bool = True) -> None:
+        """`raw` is keyed "choice", "choice.2", "choice.3_5", "choice.6_10", "choice.11", and so on.
+
+        With `clamp`, every value is confined to [0.5, 5] and what is not a finite number counts as
+        1.0 (Laya's rule); without, values are taken as they are, as llama.cpp does.
+        """
+        self._by_bucket = {
+            (kind, bucket): _temperature(raw.get(f"{kind}.{bucket}", raw.get(kind, 1.0)), clamp)
+            for kind in QUESTION_TYPES
+            for bucket in ("2", "3_5", "6_10", "11")
+        }
+
+    def of(self, kind: str, n_options: int) -> float:
+        return self._by_bucket[kind, bucket(n_options)]
+
+
+def bucket(n_options: int) -> str:
+    """The option-count bucket that temperatures are fitted for; one option counts as two."""
+    if n_options <= 5:
+        return "2" if n_options <= 2 else "3_5"
+    return "6_10" if n_options <= 10 else "11"
+
+
+def _temperature(value: Any, clamp: bool) -> float:
+    if isinstance(value, bool):
+        number = math.nan
+    else:
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+    if clamp:
+        return min(CLAMP[1], max(CLAMP[0], number)) if math.isfinite(number) else 1.0
+    if not (math.isfinite(number) and number > 0):
+        raise FormatError(f"temperature {value!r} is not a finite positive number")
+    return number
+
+
+def probabilities(logits: SequenceOf[float], temperature: float) -> list[float]:
+    """softmax(logits / temperature) in float64.
+
+    Raises:
+        FormatError: a score is NaN or infinite, so the model's weights are faulty.
+    """
+    top = max(logits)
+    # a NaN can hide from max, but not from this sum
+    total = sum(logits)
+    if not math.isfinite(total):
+        raise FormatError("the model's scores are not finite: its weights are faulty")
+    exps = [math.exp((z - top) / temperature) for z in logits]
+    total = math.fsum(exps)
+    return [e / total for e in exps]
+
+
+def choice_confidence(p: SequenceOf[float]) -> float:
+    """How far the best is above chance: max(0, (p_max - 1/n) / (1 - 1/n)); 1 for one option."""
+    n = len(p)
+    return max(0.0, (max(p) - 1 / n) / (1 - 1 / n)) if n > 1 else 1.0
+
+
+def score_confidence(p: SequenceOf[float]) -> float:
+    """max(0, 1 - sum_i p_i |i - mode| / D), D = (1/n) sum_i |i - (n-1)/2|; 1 for one level."""
+    n = len(p)
+    if n == 1:
+        return 1.0
+    mode = p.index(max(p))
+    spread = sum(value * abs(i - mode) for i, value in enumerate(p))
+    uniform = sum(abs(i - (n - 1) / 2) for i in range(n)) / n
+    return max(0.0, 1.0 - spread / uniform)
+
+
+def answer(
+    question: Question,
+    sequence: Sequence | None,
+    logits: SequenceOf[float],
+    temperatures: Temperatures,
+) -> Answer:
+    """The typed answer to one question.
+
+    `logits`: [n_options] in slot order, as the model computes them for the markers of `sequence`
+    (`in_option_order` has not been applied). `sequence` adds ``x_truncated`` where the state was
+    cut and ``x_options`` where options became identical; None leaves both out.
+    """
+    options = question.options
+    p = probabilities(logits, temperatures.of(question.type, len(options)))
+    if question.option_order is not None:
+        p = in_option_order(question, p)
+    result: dict[str, Any] = {"type": question.type}
+    if question.type == "noul":
+        result["noul"] = p[1]
+    else:
+        if question.type == "choice":
+            result["choice"] = options[p.index(max(p))].key
+            confidence = choice_confidence(p)
+        else:
+            result["score"] = sum(i * value for i, value in enumerate(p))
+            result["legend"] = {option.key: option.description for option in options}
+            confidence = score_confidence(p)
+        result["probabilities"] = {
+            option.key: value for option, value in zip(options, p, strict=True)
+        }
+        result["confidence"] = confidence
+    if sequence is not None:
+        if sequence.truncated:
+            result["x_truncated"] = {
+                "state_tokens": sequence.state_tokens,
+                "state_tokens_used": sequence.state_tokens_used,
+            }
+        if sequence.options_distinct < sequence.options:
+            result["x_options"] = {
+                "options": sequence.options,
+                "distinct": sequence.options_distinct,
+            }
+    return result  # type: ignore[return-value]
+
+
+def in_option_order(question: Question, values: SequenceOf[Any]) -> list[Any]:
+    """Values by slot, put back into the order in which the caller gave the options."""
+    if question.option_order is None:
+        return list(values)
+    ordered: list[Any] = [None] * len(values)
+    for slot, option in enumerate(question.option_order):
+        ordered[option] = values[slot]
+    return ordered
+
+
+def response(
+    model: str,
+    questions: SequenceOf[Question],
+    sequences: SequenceOf[Sequence],
+    logits: Iterable[SequenceOf[float]],
+    temperatures: Temperatures,
+) -> Response:
+    """The envelope: an answer by question id, in the order received, and the tokens read.
+
+    `logits` holds one row for each question, in slot order.
+    """
+    return {
+        "model": model,
+        "answers": {
+            question.id: answer(question, sequence, row, temperatures)
+            for question, sequence, row in zip(questions, sequences, logits, strict=True)
+        },
+        "usage": {
+            "input_tokens": sum(len(sequence.ids) for sequence in sequences),
+            "output_tokens": 0,
+        },
+    }

@@ -1,0 +1,185 @@
+"""From a state and a question to token ids and marker positions.
+
+    [CLS] question [SEP] ([MASK] option)* [SEP] state [SEP]
+
+Every part is tokenized by itself and the brackets are token ids put between them here, so no text
+can end its part. Budgets are the Laya runtime's (laya 0.4.15, ``build_sequence``). Text comes
+rendered from schema.py and template.py; ids come from tokenizer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .errors import FormatError, RequestError
+from .schema import Question, parse_questions, render_state
+from .template import PromptTemplate
+from .tokenizer import Tokenizer
+
+# Tokens of text that an option keeps, its marker not counted.
+_OPTION_TOKENS = 48
+# Below this many tokens left for the question, options are shortened; see `SequenceBuilder.head`.
+_QUESTION_ROOM = 16
+_LEAST_OPTION, _LEAST_QUESTION = 4, 8
+
+
+@dataclass(slots=True)
+class Sequence:
+    """What the model reads for one question, and what had to be left out.
+
+    ids: [n_tokens]; markers: [n_options] positions in `ids`, in slot order (slot s shows option
+    ``option_order[s]``). `tokens_per_option` is the cap on an option's tokens, marker included,
+    where options had to be shortened to fit, else None.
+    """
+
+    ids: list[int]
+    markers: list[int]
+    state_tokens: int
+    state_tokens_used: int
+    options: int
+    options_distinct: int
+    tokens_per_option: int | None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the model does not see the whole state."""
+        return self.state_tokens_used < self.state_tokens
+
+
+class Head(NamedTuple):
+    """The sequence up to and with the [SEP] in front of the state, for any state."""
+
+    question: Question
+    ids: list[int]
+    markers: list[int]
+    options_distinct: int
+    tokens_per_option: int | None
+
+
+class StateTokens(NamedTuple):
+    """A tokenized state. `keep_tail`: what does not fit is cut from the front (a list of turns)."""
+
+    ids: list[int]
+    keep_tail: bool
+
+
+class SequenceBuilder:
+    """Lays out sequences for one model. Immutable; safe to share between threads."""
+
+    __slots__ = ("_max_head_tokens", "_max_tokens", "_template", "_tokenizer")
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: PromptTemplate,
+        max_tokens: int,
+        max_head_tokens: int,
+    ) -> None:
+        """`max_tokens` limits a sequence, `max_head_tokens` its question and options."""
+        self._tokenizer = tokenizer
+        self._template = template
+        self._max_tokens = max_tokens
+        self._max_head_tokens = max_head_tokens
+
+    def build(self, state: Any, questions: SequenceOf[Question]) -> list[Sequence]:
+        """One sequence for each question. The state is not looked at where there are none.
+
+        Raises:
+            RequestError: the state or a question cannot be tokenized, or options do not fit.
+        """
+        if not questions:
+            if state is None:
+                render_state(state)  # refused whatever is asked
+            return []
+        tokens = self.state(state)
+        return [self.assemble(self.head(question), tokens) for question in questions]
+
+    def encode(self, state: Any, questions: Any) -> dict[Any, Sequence]:
+        """Validate `questions` (as in a request) and lay them out, by question id."""
+        parsed = parse_questions(questions)
+        sequences = self.build(state, parsed)
+        return {q.id: sequence for q, sequence in zip(parsed, sequences, strict=True)}
+
+    def state(self, state: Any) -> StateTokens:
+        """Render and tokenize a state, whole."""
+        text = self._template.state(render_state(state))
+        return StateTokens(
+            _tokens(self._tokenizer.encode, text, ("state",)),  # type: ignore[arg-type]
+            isinstance(state, list),
+        )
+
+    def head(self, question: Question) -> Head:
+        """Lay out the question and its options, in slot order, within `max_head_tokens`.
+
+        Options keep 48 tokens of text each. Where that leaves fewer than 16 tokens for the
+        question, all are cut to an even share (at least 4, marker included); the question then gets
+        what is left, at least 8 tokens.
+        """
+        tokenizer, template, kind = self._tokenizer, self._template, question.type
+        encode = tokenizer.encode_repeated
+        loc = ("questions", question.id)
+        asked = _tokens(
+            encode, template.question(kind, question.instructions), (*loc, "instructions")
+        )
+
+        options: list[tuple[int, ...]] = []
+        order = question.option_order or range(len(question.options))
+        for i in order:
+            text = template.option(kind, i, question.options[i])
+            ids = _tokens(encode, text, (*loc, "criteria", i))
+            ids = ids[-_OPTION_TOKENS:] if tokenizer.keeps_tail else ids[:_OPTION_TOKENS]
+            options.append((tokenizer.mask_id, *ids))
+
+        room = self._max_head_tokens - sum(map(len, options))
+        per_option = None
+        if room < _QUESTION_ROOM:
+            share = (self._max_head_tokens - _QUESTION_ROOM) // len(options)
+            per_option = max(_LEAST_OPTION, share)
+            options = [ids[:per_option] for ids in options]
+            room = self._max_head_tokens - sum(map(len, options))
+
+        ids = [tokenizer.cls_id, *asked[: max(_LEAST_QUESTION, room)], tokenizer.sep_id]
+        markers = []
+        for option in options:
+            markers.append(len(ids))
+            ids += option
+        ids.append(tokenizer.sep_id)
+        return Head(question, ids, markers, len(set(options)), per_option)
+
+    def assemble(self, head: Head, state: StateTokens) -> Sequence:
+        """Put as much of the state behind the head as fits in `max_tokens`.
+
+        Raises:
+            RequestError: the head alone is longer and loses a marker.
+        """
+        limit = self._max_tokens
+        question, markers = head.question, head.markers
+        if markers[-1] >= limit:
+            fit = sum(marker < limit for marker in markers)
+            raise RequestError(
+                ("questions", question.id, "criteria"),
+                f"only {fit} of {len(markers)} options fit in the model's {limit} tokens; use fewer"
+                f" options",
+            )
+        n = len(state.ids)
+        used = min(n, max(0, limit - len(head.ids) - 1))
+        kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
+        ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
+        return Sequence(
+            ids, markers, n, used, len(markers), head.options_distinct, head.tokens_per_option
+        )
+
+
+def _tokens(
+    encode: Callable[[str], SequenceOf[int]], text: str, loc: tuple[Any, ...]
+) -> SequenceOf[int]:
+    try:
+        return encode(text)
+    except UnicodeEncodeError as error:
+        bad = f"U+{ord(error.object[error.start]):04X}"
+        raise RequestError(loc, f"holds the lone surrogate {bad}, which is not text") from error
+    except FormatError as error:
+        raise RequestError(loc, str(error)) from error
