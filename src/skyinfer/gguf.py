@@ -10,19 +10,20 @@ the package's own reader.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import struct
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Union
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from .errors import FormatError
 
-Scalar = Union[bool, int, float, str]
-Value = Union[Scalar, "list[Any]"]
+Scalar: TypeAlias = bool | int | float | str
+Value: TypeAlias = Scalar | list[Any]
 
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMS = 4
@@ -342,7 +343,7 @@ class _Header:
                 )
             out[name] = TensorInfo(name, shape, kind, start + offset, n_bytes)
         by_place = sorted(out.values(), key=lambda info: info.offset)
-        for one, other in zip(by_place, by_place[1:]):
+        for one, other in itertools.pairwise(by_place):
             if one.offset + one.n_bytes > other.offset:
                 self.fail(f"tensor {_shown(other.name)} overlaps tensor {_shown(one.name)}")
         return out
@@ -373,7 +374,11 @@ def _shown(name: str) -> str:
 
 def _alignment(header: _Header, metadata: dict[str, Value]) -> int:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    whole = isinstance(alignment, int) and not isinstance(alignment, bool)
-    if not whole or alignment < 1 or alignment & (alignment - 1):  # type: ignore[operator]
-        header.fail(f"key general.alignment: {alignment!r} is not a power of two")
-    return int(alignment)
+    if (
+        not isinstance(alignment, int)
+        or isinstance(alignment, bool)
+        or alignment < 1
+        or alignment & (alignment - 1)
+    ):
+        header.fail("key general.alignment: is not a power of two")
+    return alignment
