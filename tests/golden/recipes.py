@@ -1,0 +1,66 @@
+"""What regenerate.py writes by and test_golden.py reads by: painted checkpoints, Python literals.
+
+The checkpoints themselves are not stored. A fingerprint of each stands in the golden files, so a
+change in how they are painted is reported as such and not as a thousand wrong numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from checkpoints import SIZES, paint
+
+_NAN, _INF = float("nan"), float("inf")
+
+# "roomy" holds 255 options; "tight" has no room for most things; the metaspace one uses the newer
+# spellings of everything. "odd" has temperatures no calibration should ship: the runtime replaces
+# NaN, a bool and infinity, clamps what is out of its range, and reads a number written as text.
+RECIPES: dict[str, dict[str, Any]] = {
+    "byte": {},
+    "metaspace": {
+        "tokenizer": "metaspace", "special_tokens": "object", "rope": "parameters",
+        "rope_base": (160000.0, 160000.0), "layers": "both", "seed": 1,
+    },
+    "byte_roomy": {"max_len": 2048, "head_max_len": 1280},
+    "metaspace_roomy": {"tokenizer": "metaspace", "max_len": 2048, "head_max_len": 1280},
+    "byte_tight": {"max_len": 40, "head_max_len": 64},
+    "metaspace_tight": {"tokenizer": "metaspace", "max_len": 40, "head_max_len": 64},
+    "silu": {"activation": "silu", "dtype": "BF16", "layers": "layer_types", "seed": 2},
+    "odd": {
+        "temperature": [_NAN, True, 0.1006],
+        "temperature_by_options": {
+            "choice:2": 0.1006, "choice:3-5": _NAN, "choice:6-10": True, "choice:11+": _INF,
+            "score:3-5": 7.5, "score:6-10": "2.5",
+        },
+    },
+}  # fmt: skip
+
+
+def paint_recipe(name: str, directory: str | Path) -> Path:
+    """Paint the golden checkpoint of that name into a directory."""
+    return paint(directory, **(SIZES["golden"] | RECIPES[name]))
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    """SHA-256 of the two painted files that golden numbers depend on."""
+    files = ("model.safetensors", "tokenizer/tokenizer.json")
+    return {file: hashlib.sha256((directory / file).read_bytes()).hexdigest() for file in files}
+
+
+def to_literal(value: Any) -> str:
+    """A request as Python text. JSON could not tell 1 from 1.0 as a key, nor write True or NaN."""
+    return repr(value)
+
+
+def from_literal(text: str) -> Any:
+    """What `to_literal` wrote. Evaluates literals only, `nan` and `inf` among them."""
+    tree = ast.parse(text, mode="eval")
+
+    class Numbers(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.Constant:
+            return ast.copy_location(ast.Constant({"nan": _NAN, "inf": _INF}[node.id]), node)
+
+    return ast.literal_eval(ast.fix_missing_locations(Numbers().visit(tree)))
