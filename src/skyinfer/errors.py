@@ -30,3 +30,7 @@ class RequestError(SkyinferError, ValueError):
     def __str__(self) -> str:
         path = ".".join(str(part) for part in self.loc)
         return f"{path}: {self.message}" if path else self.message
+
+
+class IsaError(SkyinferError, ValueError):
+    """The instruction set that was asked for is unknown, or this CPU cannot run it."""

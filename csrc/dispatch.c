@@ -1,0 +1,52 @@
+/* The table of instruction sets, weakest first. A row fills in what it implements on top of all rows before it. */
+#include <string.h>
+
+#include "internal.h"
+
+typedef struct {
+    const char *name;
+    sky_cpu_feature needs;
+    void (*fill)(sky_kernels *table);
+} isa_row;
+
+static const isa_row rows[] = {
+    {"portable", SKY_CPU_BASELINE, sky_fill_portable},
+#if defined(SKY_HAVE_AVX2)
+    {"avx2", SKY_CPU_AVX2, sky_fill_avx2},
+#endif
+#if defined(SKY_HAVE_AVX512)
+    {"avx512", SKY_CPU_AVX512, sky_fill_avx512},
+#endif
+#if defined(SKY_HAVE_NEON)
+    {"neon", SKY_CPU_NEON, sky_fill_neon},
+#endif
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+const char *sky_isa_name(int index)
+{
+    return index >= 0 && index < N_ROWS ? rows[index].name : NULL;
+}
+
+int sky_isa_supported(const char *name)
+{
+    for (int i = 0; i < N_ROWS; i++)
+        if (name && strcmp(rows[i].name, name) == 0)
+            return sky_cpu_has(rows[i].needs);
+    return 0;
+}
+
+sky_status sky_kernels_select(const char *isa, sky_kernels *table)
+{
+    int last = -1;
+    for (int i = 0; i < N_ROWS; i++)
+        if (isa ? strcmp(rows[i].name, isa) == 0 : sky_cpu_has(rows[i].needs))
+            last = i;
+    if (last < 0 || !sky_cpu_has(rows[last].needs))
+        return SKY_ERR_ISA;
+    for (int i = 0; i <= last; i++)
+        if (sky_cpu_has(rows[i].needs))
+            rows[i].fill(table);
+    return SKY_OK;
+}

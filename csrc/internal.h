@@ -1,0 +1,124 @@
+/* What model.c, plan.c and forward.c share: the structs behind the public handles. */
+#ifndef SKY_INTERNAL_H
+#define SKY_INTERNAL_H
+
+#include "kernels/kernels.h"
+#include "skyinfer.h"
+
+#define SKY_HEAD_NORM_EPS 1e-5f /* torch.nn.LayerNorm's default, which the decision head is trained with */
+
+/* ---- instruction sets (cpu.c, dispatch.c) ---- */
+
+typedef enum { SKY_CPU_BASELINE, SKY_CPU_AVX2, SKY_CPU_AVX512, SKY_CPU_NEON } sky_cpu_feature;
+
+int sky_cpu_has(sky_cpu_feature feature);
+
+/* The table of the named set, or of the strongest for NULL. */
+sky_status sky_kernels_select(const char *isa, sky_kernels *table);
+
+/* ---- model (model.c) ---- */
+
+/* A product's weights, [n, k] in the panels of kernels.h. */
+typedef struct {
+    int n, k;
+    int gated; /* n/2 up rows and n/2 gate rows, interleaved in half panels */
+    float *panels;
+    float *bias; /* [n], or NULL where the model has none */
+} sky_linear;
+
+typedef struct {
+    float *weight; /* [d_model] */
+    float *bias;   /* [d_model] or NULL */
+} sky_norm_weights;
+
+typedef struct {
+    int is_global;
+    sky_norm_weights attn_norm; /* layer 0 has none: weight NULL */
+    sky_linear attn_qkv;        /* [3 d, d]: q rows, then k, then v */
+    sky_linear attn_output;     /* [d, d] */
+    sky_norm_weights ffn_norm;
+    sky_linear ffn_up;          /* [2 ff, d], gated */
+    sky_linear ffn_down;        /* [d, ff] */
+} sky_layer;
+
+/* Queries apart from keys and values: in the last block only marker rows ask. */
+typedef struct {
+    sky_norm_weights attn_norm;
+    sky_linear attn_q;      /* [d, d] */
+    sky_linear attn_kv;     /* [2 d, d]: k rows, then v */
+    sky_linear attn_output; /* [d, d] */
+    sky_norm_weights ffn_norm;
+    sky_linear ffn_up;      /* [4 d, d] */
+    sky_linear ffn_down;    /* [d, 4 d] */
+} sky_block;
+
+typedef struct {
+    float *cos, *sin; /* [max_positions, d_head / 2] */
+} sky_rope;
+
+struct sky_model {
+    sky_model_params params; /* layer_is_global and isa are not kept: see layers, kernels */
+    sky_kernels kernels;
+    float *token_embd; /* [n_vocab, d] */
+    sky_norm_weights token_embd_norm;
+    sky_layer *layers; /* [n_layers] */
+    sky_norm_weights output_norm;
+    float *token_types; /* [3, d] */
+    sky_block *blocks;  /* [n_head_blocks] */
+    sky_norm_weights cls_norm;
+    sky_linear cls;        /* [d, d] */
+    sky_linear cls_output; /* [1, d] */
+    sky_rope rope_global, rope_local;
+
+    void *arena; /* all floats above */
+    size_t arena_bytes;
+    uint8_t *is_set; /* [n_tensors], in the order of tensor_index */
+    int frozen;
+    char error[256];
+};
+
+/* ---- plan (plan.c) ---- */
+
+struct sky_plan {
+    const sky_model *model;
+    sky_plan_limits limits;
+    int stride;    /* of every [n, d] buffer: d padded so that rows do not share a cache set */
+    int qkv_stride, ff_stride;
+    float *x;      /* [n_tokens, d]: the residual stream */
+    float *normed; /* [n_tokens, d] */
+    float *qkv;    /* [n_tokens, 3 d] */
+    float *mixed;  /* [n_tokens, d]: attention's output */
+    float *ff;     /* [n_tokens, max(d_ff, 4 d)] */
+    float *marker_x, *marker_normed, *marker_q, *marker_mixed; /* [n_markers, d] */
+    float *marker_ff; /* [n_markers, 4 d] */
+    float *scratch;   /* sky_attention_scratch */
+
+    void *arena;
+    size_t arena_bytes;
+    sky_trace_fn *trace;
+    void *trace_context;
+    char error[256];
+};
+
+/* data [.., k] of dtype: w takes its n rows from first_row on. w's panels must be zero where it has padding. */
+void sky_pack(sky_linear *w, int panel_cols, sky_dtype dtype, const void *data, int first_row);
+
+/* ---- memory (model.c) ---- */
+
+void *sky_alloc(size_t bytes); /* SKY_ALIGN-ed; zeroed; NULL where there is none */
+void sky_release(void *memory);
+
+/* Hands out aligned pieces of an arena. With no base it only counts, so one function lays out and measures. */
+typedef struct {
+    char *base;
+    size_t used; /* bytes */
+} sky_carver;
+
+static inline float *sky_carve(sky_carver *c, size_t n_floats)
+{
+    float *piece = c->base ? (float *)(c->base + c->used) : NULL;
+    c->used += (n_floats * sizeof(float) + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+    return piece;
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* One attention head of one sequence over the register tile of gemm_tpl.h, while its keys, values and scores are in cache.
+ *
+ * Keys are rotated and turned into panels once. Then, a tile of queries at a time: rotate and scale them, QK^T over
+ * the panels that the window touches, softmax in place, PV straight from v's own rows. No score leaves the tile.
+ */
+#ifndef SKY_ATTENTION_TPL_H
+#define SKY_ATTENTION_TPL_H
+
+/* c [rows, cols] = (a [rows, k] @ w [k, cols]) * row_scale (NULL: 1), cols <= PANEL_COLS */
+SKY_INLINE void tile_matmul(const int rows, int k, const float *a, int lda, const float *w, int ldw, int cols,
+                            const float *row_scale, float *c, int ldc)
+{
+    vf acc[TILE_ROWS][PANEL_VECTORS];
+    tile_clear(rows, acc);
+    if (cols >= PANEL_COLS)
+        tile_accumulate(rows, k, a, lda, w, ldw, w, ldw, acc);
+    else
+        tile_accumulate_part(rows, k, a, lda, w, ldw, cols, acc);
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        const vf scale = v_set1(row_scale ? row_scale[i] : 1.0f);
+        store_cols(c + (ptrdiff_t)i * ldc, v_mul(acc[i][0], scale), v_mul(acc[i][1], scale), cols);
+    }
+}
+
+#define TILE_MATMUL(R) \
+    static SKY_NOINLINE void tile_matmul_##R(int k, const float *a, int lda, const float *w, int ldw, int cols, \
+                                             const float *row_scale, float *c, int ldc) \
+    { tile_matmul(R, k, a, lda, w, ldw, cols, row_scale, c, ldc); }
+TILE_MATMUL(1) TILE_MATMUL(2) TILE_MATMUL(3) TILE_MATMUL(4) TILE_MATMUL(5) TILE_MATMUL(6)
+#if TILE_ROWS > 6
+TILE_MATMUL(7) TILE_MATMUL(8) TILE_MATMUL(9) TILE_MATMUL(10) TILE_MATMUL(11) TILE_MATMUL(12)
+#endif
+
+typedef void tile_matmul_fn(int k, const float *a, int lda, const float *w, int ldw, int cols, const float *row_scale,
+                            float *c, int ldc);
+static tile_matmul_fn *const tile_matmuls[TILE_ROWS + 1] = {
+    NULL, tile_matmul_1, tile_matmul_2, tile_matmul_3, tile_matmul_4, tile_matmul_5, tile_matmul_6,
+#if TILE_ROWS > 6
+    tile_matmul_7, tile_matmul_8, tile_matmul_9, tile_matmul_10, tile_matmul_11, tile_matmul_12,
+#endif
+};
+
+/* y [d_head] = rope(x) * scale at one position; cos NULL: no rotation */
+SKY_INLINE void rotate(const float *x, const float *cos, const float *sin, float scale, int d_head, float *y)
+{
+    const vf factor = v_set1(scale);
+    if (!cos) {
+        int j = 0;
+        for (; j + VL <= d_head; j += VL)
+            v_store(y + j, v_mul(v_load(x + j), factor));
+        for (; j < d_head; j++)
+            y[j] = x[j] * scale;
+        return;
+    }
+    const int half = d_head / 2;
+    int j = 0;
+    for (; j + VL <= half; j += VL) {
+        const vf x0 = v_mul(v_load(x + j), factor), x1 = v_mul(v_load(x + half + j), factor);
+        const vf c = v_load(cos + j), s = v_load(sin + j);
+        v_store(y + j, v_sub(v_mul(x0, c), v_mul(x1, s)));
+        v_store(y + half + j, v_fma(x1, c, v_mul(x0, s)));
+    }
+    for (; j < half; j++) {
+        const float x0 = x[j] * scale, x1 = x[half + j] * scale;
+        y[j] = x0 * cos[j] - x1 * sin[j];
+        y[half + j] = x1 * cos[j] + x0 * sin[j];
+    }
+}
+
+/* keys [n_keys, d_head], rotated, as panels [d_head, PANEL_COLS], zero beyond n_keys; rows: [PANEL_COLS, d_head] */
+static void pack_keys(const sky_attention *a, float *panels, float *rows)
+{
+    const int half = a->d_head / 2;
+    for (int first = 0; first < a->n_keys; first += PANEL_COLS) {
+        const int count = a->n_keys - first < PANEL_COLS ? a->n_keys - first : PANEL_COLS;
+        for (int i = 0; i < count; i++) {
+            const ptrdiff_t key = first + i;
+            rotate(a->k + key * a->ldkv, a->rope_cos ? a->rope_cos + key * half : NULL,
+                   a->rope_sin ? a->rope_sin + key * half : NULL, 1.0f, a->d_head, rows + (ptrdiff_t)i * a->d_head);
+        }
+        for (int j = 0; j < a->d_head; j++) {
+            for (int i = 0; i < count; i++)
+                panels[j * PANEL_COLS + i] = rows[(ptrdiff_t)i * a->d_head + j];
+            for (int i = count; i < PANEL_COLS; i++)
+                panels[j * PANEL_COLS + i] = 0.0f;
+        }
+        panels += (size_t)a->d_head * PANEL_COLS;
+    }
+}
+
+/* scores[begin..end) become exp(score - max), all others of the `width` (a multiple of VL) become 0; gives 1 / sum */
+SKY_INLINE float softmax_row(float *scores, int begin, int end, int width)
+{
+    for (int j = 0; j < begin; j++)
+        scores[j] = -INFINITY;
+    for (int j = end; j < width; j++)
+        scores[j] = -INFINITY;
+    vf peak = v_load(scores);
+    for (int j = VL; j < width; j += VL)
+        peak = v_max(peak, v_load(scores + j));
+    const vf max = v_set1(v_hmax(peak));
+    vf sum = v_set1(0.0f);
+    for (int j = 0; j < width; j += VL) {
+        const vf e = v_exp(v_sub(v_load(scores + j), max));
+        v_store(scores + j, e);
+        sum = v_add(sum, e); /* what is outside adds 1e-38 at most, less than the sum's last bit */
+    }
+    for (int j = 0; j < begin; j++)
+        scores[j] = 0.0f;
+    for (int j = end; j < width; j++)
+        scores[j] = 0.0f;
+    return 1.0f / v_sum(sum);
+}
+
+static void attention(const sky_attention *a)
+{
+    const int d_head = a->d_head, half = d_head / 2, n_keys = a->n_keys;
+    const int n_panels = (n_keys + PANEL_COLS - 1) / PANEL_COLS;
+    float *panels = a->scratch;
+    float *queries = panels + (size_t)n_panels * PANEL_COLS * d_head; /* [TILE_ROWS, d_head] */
+    float *scores = queries + (size_t)TILE_ROWS * (d_head + 16);      /* [TILE_ROWS, width] */
+    float *rows = scores + (size_t)TILE_ROWS * ((size_t)n_panels * PANEL_COLS + 16);
+    pack_keys(a, panels, rows);
+
+    for (int first = 0; first < a->n_queries; first += TILE_ROWS) {
+        const int count = a->n_queries - first < TILE_ROWS ? a->n_queries - first : TILE_ROWS;
+        int key_begin = 0, key_end = n_keys;
+        if (a->window >= 0) {
+            key_begin = first - a->window > 0 ? first - a->window : 0;
+            key_end = n_keys - (first + count) > a->window ? first + count + a->window : n_keys;
+        }
+        const int panel_begin = key_begin / PANEL_COLS, panel_end = (key_end + PANEL_COLS - 1) / PANEL_COLS;
+        const int origin = panel_begin * PANEL_COLS, width = (panel_end - panel_begin) * PANEL_COLS;
+
+        for (int i = 0; i < count; i++) {
+            const ptrdiff_t query = first + i;
+            rotate(a->q + query * a->ldq, a->rope_cos ? a->rope_cos + query * half : NULL,
+                   a->rope_sin ? a->rope_sin + query * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
+        }
+        for (int panel = panel_begin; panel < panel_end; panel++)
+            tile_matmuls[count](d_head, queries, d_head, panels + (size_t)panel * d_head * PANEL_COLS, PANEL_COLS,
+                                PANEL_COLS, NULL, scores + (panel - panel_begin) * PANEL_COLS, width);
+
+        float inverse_sums[TILE_ROWS];
+        for (int i = 0; i < count; i++) {
+            const int query = first + i;
+            const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
+            const int end = a->window >= 0 && n_keys - query > a->window + 1 ? query + a->window + 1 : n_keys;
+            inverse_sums[i] = softmax_row(scores + (ptrdiff_t)i * width, begin - origin, end - origin, width);
+        }
+        for (int col = 0; col < d_head; col += PANEL_COLS)
+            tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), width,
+                                a->v + (ptrdiff_t)key_begin * a->ldkv + col, a->ldkv, d_head - col, inverse_sums,
+                                a->out + (ptrdiff_t)first * a->ldo + col, a->ldo);
+    }
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* AVX2 with FMA: 8 floats a vector, 16 registers. The 6 x 16 tile takes 12 accumulators, 2 weights and a broadcast. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "compiler.h"
+#include "kernels.h"
+
+typedef __m256 vf;
+#define VL 8
+#define TILE_ROWS 6
+
+/* all ones in the first n of 8 lanes */
+SKY_INLINE __m256i first_lanes(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+SKY_INLINE vf v_set1(float x) { return _mm256_set1_ps(x); }
+SKY_INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+SKY_INLINE void v_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+SKY_INLINE vf v_load_part(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+SKY_INLINE void v_store_part(float *p, vf x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
+SKY_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+SKY_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+SKY_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+SKY_INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+SKY_INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+SKY_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+SKY_INLINE vf v_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SKY_INLINE vf v_scale2(vf x, vf n)
+{
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(x, _mm256_castsi256_ps(exponent));
+}
+SKY_INLINE float v_sum(vf x)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+SKY_INLINE float v_hmax(vf x)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+#include "vec_tpl.h"
+
+#include "gemm_tpl.h"
+
+#include "attention_tpl.h"
+
+void sky_fill_avx2(sky_kernels *table)
+{
+    table->isa = "avx2";
+    table->tile_rows = TILE_ROWS;
+    table->panel_cols = PANEL_COLS;
+    table->gemm_f32 = gemm_f32;
+    table->layer_norm = layer_norm;
+    table->attention = attention;
+}

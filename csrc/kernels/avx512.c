@@ -1,0 +1,45 @@
+/* AVX-512F: 16 floats a vector, 32 registers. The 12 x 32 tile takes 24 accumulators, 2 weights and broadcasts from memory. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "compiler.h"
+#include "kernels.h"
+
+typedef __m512 vf;
+#define VL 16
+#define TILE_ROWS 12
+
+SKY_INLINE __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1u); }
+
+SKY_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
+SKY_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+SKY_INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+SKY_INLINE vf v_load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+SKY_INLINE void v_store_part(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+SKY_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+SKY_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+SKY_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+SKY_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+SKY_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+SKY_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+SKY_INLINE vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SKY_INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+SKY_INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
+SKY_INLINE float v_hmax(vf x) { return _mm512_reduce_max_ps(x); }
+
+#include "vec_tpl.h"
+
+#include "gemm_tpl.h"
+
+#include "attention_tpl.h"
+
+void sky_fill_avx512(sky_kernels *table)
+{
+    table->isa = "avx512";
+    table->tile_rows = TILE_ROWS;
+    table->panel_cols = PANEL_COLS;
+    table->gemm_f32 = gemm_f32;
+    table->layer_norm = layer_norm;
+    table->attention = attention;
+}

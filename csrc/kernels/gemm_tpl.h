@@ -1,0 +1,187 @@
+/* The register-tiled product over an instruction set's vector primitives (listed in vec_tpl.h). An instruction-set file
+ * defines TILE_ROWS and includes this after vec_tpl.h; PANEL_VECTORS vectors make a panel.
+ *
+ * The tile is TILE_ROWS x PANEL_VECTORS accumulators that never leave their registers while k runs; one weight vector
+ * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. For d 64 to 2624 a panel stays in the L2
+ * cache while all row tiles pass over it, so plain panels need no further blocking (measured, benchmarks/LOG.md).
+ * The same tile computes QK^T and PV in vec_tpl.h. Rows past the last whole tile take a shorter tile of the same order
+ * of operations, so a row's bits do not depend on where it falls.
+ */
+#ifndef SKY_GEMM_TPL_H
+#define SKY_GEMM_TPL_H
+
+#define PANEL_VECTORS 2
+#define PANEL_COLS (PANEL_VECTORS * VL)
+
+/* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. `rows` is a constant where this is inlined. The line
+ * at ahead + p * ahead_step is prefetched; a step of 0 keeps to one line. */
+SKY_INLINE void tile_accumulate(const int rows, int k, const float *a, int lda, const float *w, int ldw,
+                                const float *ahead, int ahead_step, vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    for (int p = 0; p < k; p++) {
+        SKY_PREFETCH_L2(ahead);
+        ahead += ahead_step;
+        const vf w0 = v_load(w), w1 = v_load(w + VL);
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            const vf a_ip = v_set1(a[(ptrdiff_t)i * lda + p]);
+            acc[i][0] = v_fma(a_ip, w0, acc[i][0]);
+            acc[i][1] = v_fma(a_ip, w1, acc[i][1]);
+        }
+        w += ldw;
+    }
+}
+
+SKY_INLINE void tile_clear(const int rows, vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i][0] = v_set1(0.0f);
+        acc[i][1] = v_set1(0.0f);
+    }
+}
+
+SKY_INLINE void store_cols(float *c, vf x0, vf x1, int cols)
+{
+    if (cols >= PANEL_COLS) {
+        v_store(c, x0);
+        v_store(c + VL, x1);
+    } else if (cols > VL) {
+        v_store(c, x0);
+        v_store_part(c + VL, x1, cols - VL);
+    } else {
+        v_store_part(c, x0, cols);
+    }
+}
+
+SKY_INLINE void load_cols(const float *c, int cols, vf *x0, vf *x1)
+{
+    if (cols >= PANEL_COLS) {
+        *x0 = v_load(c);
+        *x1 = v_load(c + VL);
+    } else if (cols > VL) {
+        *x0 = v_load(c);
+        *x1 = v_load_part(c + VL, cols - VL);
+    } else {
+        *x0 = v_load_part(c, cols);
+        *x1 = v_set1(0.0f);
+    }
+}
+
+/* The same where only the first `cols` < PANEL_COLS columns of w may be read. */
+SKY_INLINE void tile_accumulate_part(const int rows, int k, const float *a, int lda, const float *w, int ldw, int cols,
+                                     vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    for (int p = 0; p < k; p++) {
+        vf w0, w1;
+        load_cols(w, cols, &w0, &w1);
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            const vf a_ip = v_set1(a[(ptrdiff_t)i * lda + p]);
+            acc[i][0] = v_fma(a_ip, w0, acc[i][0]);
+            acc[i][1] = v_fma(a_ip, w1, acc[i][1]);
+        }
+        w += ldw;
+    }
+}
+
+/* acc, spilled to `t` [rows, PANEL_COLS], through an activation. Kept out of the tile so that each is compiled once. */
+static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, int panel)
+{
+    if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
+        const int first = panel * VL, cols = g->n / 2 - first < VL ? g->n / 2 - first : VL;
+        for (int i = 0; i < rows; i++) {
+            const vf up = v_load(t + i * PANEL_COLS), gate = v_load(t + i * PANEL_COLS + VL);
+            const vf y = v_mul(g->epilogue == SKY_EPILOGUE_GEGLU ? v_gelu(up) : v_silu(up), gate);
+            float *c = g->c + (ptrdiff_t)(row + i) * g->ldc + first;
+            if (cols == VL)
+                v_store(c, y);
+            else
+                v_store_part(c, y, cols);
+        }
+        return;
+    }
+    const int first = panel * PANEL_COLS, cols = g->n - first;
+    vf b0 = v_set1(0.0f), b1 = b0;
+    if (g->bias)
+        load_cols(g->bias + first, cols, &b0, &b1);
+    for (int i = 0; i < rows; i++) {
+        vf y0 = v_add(v_load(t + i * PANEL_COLS), b0), y1 = v_add(v_load(t + i * PANEL_COLS + VL), b1);
+        if (g->epilogue == SKY_EPILOGUE_GELU) {
+            y0 = v_gelu(y0);
+            y1 = v_gelu(y1);
+        } else {
+            y0 = v_max(y0, v_set1(0.0f));
+            y1 = v_max(y1, v_set1(0.0f));
+        }
+        store_cols(g->c + (ptrdiff_t)(row + i) * g->ldc + first, y0, y1, cols);
+    }
+}
+
+SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel)
+{
+    const float *a = g->a + (ptrdiff_t)row * g->lda;
+    const float *w = g->panels + (size_t)panel * g->k * PANEL_COLS;
+    /* While a panel is in use, its row tiles fetch the next one, each its share: otherwise the first tile waits for memory */
+    const int n_tiles = (g->m + TILE_ROWS - 1) / TILE_ROWS;
+    const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
+    const float *ahead = w + (size_t)g->k * PANEL_COLS + (size_t)(row / TILE_ROWS) * g->k * ahead_step;
+
+    vf acc[TILE_ROWS][PANEL_VECTORS];
+    tile_clear(rows, acc);
+    tile_accumulate(rows, g->k, a, g->lda, w, PANEL_COLS, ahead, ahead_step, acc);
+    if (g->epilogue != SKY_EPILOGUE_LINEAR) {
+        float spilled[TILE_ROWS * PANEL_COLS];
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            v_store(spilled + i * PANEL_COLS, acc[i][0]);
+            v_store(spilled + i * PANEL_COLS + VL, acc[i][1]);
+        }
+        activate_tile(g, spilled, rows, row, panel);
+        return;
+    }
+    const int first = panel * PANEL_COLS, cols = g->n - first;
+    vf b0 = v_set1(0.0f), b1 = b0;
+    if (g->bias)
+        load_cols(g->bias + first, cols, &b0, &b1);
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        vf y0 = v_add(acc[i][0], b0), y1 = v_add(acc[i][1], b1);
+        if (g->residual) {
+            vf r0, r1;
+            load_cols(g->residual + (ptrdiff_t)(row + i) * g->ldr + first, cols, &r0, &r1);
+            y0 = v_add(y0, r0);
+            y1 = v_add(y1, r1);
+        }
+        store_cols(g->c + (ptrdiff_t)(row + i) * g->ldc + first, y0, y1, cols);
+    }
+}
+
+/* One function for each height, so that `rows` is a constant in every tile. */
+#define GEMM_TILE(R) \
+    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel) { gemm_tile(R, g, row, panel); }
+GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4) GEMM_TILE(5) GEMM_TILE(6)
+#if TILE_ROWS > 6
+GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
+#endif
+
+typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel);
+static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
+    NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4, gemm_tile_5, gemm_tile_6,
+#if TILE_ROWS > 6
+    gemm_tile_7, gemm_tile_8, gemm_tile_9, gemm_tile_10, gemm_tile_11, gemm_tile_12,
+#endif
+};
+
+static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    for (int panel = panel_begin; panel < panel_end; panel++) {
+        int row = 0;
+        for (; row + TILE_ROWS <= g->m; row += TILE_ROWS)
+            gemm_tiles[TILE_ROWS](g, row, panel);
+        if (row < g->m)
+            gemm_tiles[g->m - row](g, row, panel);
+    }
+}
+
+#endif

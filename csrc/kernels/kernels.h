@@ -1,0 +1,103 @@
+/* The kernel table: what an instruction set implements, and the contract of every kernel, once.
+ *
+ * Layout   Activations are row-major float [rows, cols] with a stride in elements. Weights are packed in *panels*: panel p
+ *          holds output columns p*panel_cols .. +panel_cols-1 as [k][panel_cols], zero beyond n, 64-byte aligned.
+ * Reading  No kernel reads or writes an element outside the shapes below, not even by a masked-off vector load that
+ *          could be seen (tests poison the padding with NaN and guard it with canaries).
+ * Sums     Every product is accumulated in float in ascending k, one accumulator for each output (by fused multiply-add
+ *          everywhere but in portable.c), so a result does not depend on the rows around it. Norms and softmax sum in a
+ *          vector's lanes and then across.
+ */
+#ifndef SKY_KERNELS_H
+#define SKY_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
+#define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */
+#define SKY_MAX_TILE_ROWS 12     /* the tallest register tile of any */
+#define SKY_MAX_D_HEAD 512
+
+typedef enum {
+    SKY_EPILOGUE_LINEAR = 0, /* c = acc + bias + residual */
+    SKY_EPILOGUE_RELU,       /* c = max(acc + bias, 0) */
+    SKY_EPILOGUE_GELU,       /* c = gelu(acc + bias) */
+    SKY_EPILOGUE_GEGLU,      /* c[j] = gelu(acc of up row j) * acc of gate row j; panels packed gated, see below */
+    SKY_EPILOGUE_SWIGLU      /* the same with silu */
+} sky_epilogue;
+
+/* c = epilogue(a @ w^T), a [m, k], w [n, k] packed, c [m, n].
+ * Gated panels hold panel_cols/2 up rows, then the panel_cols/2 gate rows of the same indices; n is then 2 * d_ff and c is
+ * [m, d_ff]; bias and residual must be NULL.
+ * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. */
+typedef struct {
+    int m, n, k;
+    const float *a;
+    int lda;
+    const float *panels;
+    const float *bias;
+    const float *residual;
+    int ldr;
+    float *c;
+    int ldc;
+    sky_epilogue epilogue;
+} sky_gemm;
+
+/* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each of `rows` rows of d elements; biased variance, in two
+ * passes. bias [d] may be NULL. y may be x. */
+typedef struct {
+    int rows, d;
+    const float *x;
+    int ldx;
+    const float *weight;
+    const float *bias;
+    float eps;
+    float *y;
+    int ldy;
+} sky_norm;
+
+/* One head of one sequence: out = softmax(rope(q) rope(k)^T * scale) v, q [n_queries, d_head], k and v [n_keys, d_head],
+ * out [n_queries, d_head], softmax over all keys, or over |query - key| <= window where window >= 0 (then query i is
+ * position i). rope_cos and rope_sin [n_keys, d_head/2] rotate in NeoX layout (element j pairs with j + d_head/2); both
+ * NULL: no rotation. scratch: sky_attention_scratch(n_keys, d_head) floats, 64-byte aligned. out must not overlap
+ * q, k or v. d_head <= SKY_MAX_D_HEAD, even where there is rope. */
+typedef struct {
+    int n_queries, n_keys, d_head;
+    const float *q;
+    int ldq;
+    const float *k, *v;
+    int ldkv;
+    float *out;
+    int ldo;
+    const float *rope_cos, *rope_sin;
+    int window;
+    float scale;
+    float *scratch;
+} sky_attention;
+
+/* Enough for any instruction set: keys in panels, one tile of rotated queries, one tile of scores. */
+static inline size_t sky_attention_scratch(int n_keys, int d_head)
+{
+    size_t keys = ((size_t)n_keys + SKY_MAX_PANEL_COLS - 1) / SKY_MAX_PANEL_COLS * SKY_MAX_PANEL_COLS;
+    return keys * (size_t)d_head + SKY_MAX_TILE_ROWS * (size_t)(d_head + 16) + SKY_MAX_TILE_ROWS * (keys + 16)
+         + SKY_MAX_PANEL_COLS * (size_t)(d_head + 16);
+}
+
+typedef struct {
+    const char *isa;
+    int tile_rows;  /* of the GEMM's register tile */
+    int panel_cols; /* of a packed panel; even */
+    /* columns [panel_begin, panel_end) in units of panels, so that threads can share one product */
+    void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end);
+    void (*layer_norm)(const sky_norm *n);
+    void (*attention)(const sky_attention *a);
+} sky_kernels;
+
+/* Each overrides what it implements on top of the weaker row (dispatch.c). */
+void sky_fill_portable(sky_kernels *table);
+void sky_fill_avx2(sky_kernels *table);
+void sky_fill_avx512(sky_kernels *table);
+void sky_fill_neon(sky_kernels *table);
+
+#endif

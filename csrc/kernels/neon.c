@@ -1,0 +1,59 @@
+/* Advanced SIMD of AArch64: 4 floats a vector, 32 registers. The 12 x 8 tile takes 24 accumulators, 2 weights and a broadcast. */
+#include <arm_neon.h>
+#include <math.h>
+
+#include "compiler.h"
+#include "kernels.h"
+
+typedef float32x4_t vf;
+#define VL 4
+#define TILE_ROWS 12
+
+SKY_INLINE vf v_set1(float x) { return vdupq_n_f32(x); }
+SKY_INLINE vf v_load(const float *p) { return vld1q_f32(p); }
+SKY_INLINE void v_store(float *p, vf x) { vst1q_f32(p, x); }
+SKY_INLINE vf v_load_part(const float *p, int n)
+{
+    float lanes[4] = {0};
+    for (int i = 0; i < n; i++)
+        lanes[i] = p[i];
+    return vld1q_f32(lanes);
+}
+SKY_INLINE void v_store_part(float *p, vf x, int n)
+{
+    float lanes[4];
+    vst1q_f32(lanes, x);
+    for (int i = 0; i < n; i++)
+        p[i] = lanes[i];
+}
+SKY_INLINE vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
+SKY_INLINE vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
+SKY_INLINE vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+SKY_INLINE vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
+SKY_INLINE vf v_min(vf a, vf b) { return vminq_f32(a, b); }
+SKY_INLINE vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
+SKY_INLINE vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+SKY_INLINE vf v_round(vf x) { return vrndnq_f32(x); }
+SKY_INLINE vf v_scale2(vf x, vf n)
+{
+    const int32x4_t exponent = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+    return vmulq_f32(x, vreinterpretq_f32_s32(exponent));
+}
+SKY_INLINE float v_sum(vf x) { return vaddvq_f32(x); }
+SKY_INLINE float v_hmax(vf x) { return vmaxvq_f32(x); }
+
+#include "vec_tpl.h"
+
+#include "gemm_tpl.h"
+
+#include "attention_tpl.h"
+
+void sky_fill_neon(sky_kernels *table)
+{
+    table->isa = "neon";
+    table->tile_rows = TILE_ROWS;
+    table->panel_cols = PANEL_COLS;
+    table->gemm_f32 = gemm_f32;
+    table->layer_norm = layer_norm;
+    table->attention = attention;
+}

@@ -1,0 +1,129 @@
+/* Plain C loops: the readable form of every kernel, the row that the others are tested against, and the fallback for a CPU
+ * that has none of them. */
+#include <math.h>
+
+#include "kernels.h"
+
+#define PANEL_COLS 8
+#define TILE_ROWS 4
+
+static float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
+
+static float silu(float x) { return x / (1.0f + expf(-x)); }
+
+static float output(const sky_gemm *g, float acc, int row, int col)
+{
+    if (g->bias)
+        acc += g->bias[col];
+    switch (g->epilogue) {
+    case SKY_EPILOGUE_RELU:
+        return acc > 0.0f ? acc : 0.0f;
+    case SKY_EPILOGUE_GELU:
+        return gelu(acc);
+    default:
+        return g->residual ? acc + g->residual[(ptrdiff_t)row * g->ldr + col] : acc;
+    }
+}
+
+static void store_row(const sky_gemm *g, const float *acc, int row, int panel)
+{
+    float *c = g->c + (ptrdiff_t)row * g->ldc;
+    if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
+        for (int j = 0; j < PANEL_COLS / 2 && panel * (PANEL_COLS / 2) + j < g->n / 2; j++) {
+            const float up = acc[j], gate = acc[PANEL_COLS / 2 + j];
+            c[panel * (PANEL_COLS / 2) + j] = (g->epilogue == SKY_EPILOGUE_GEGLU ? gelu(up) : silu(up)) * gate;
+        }
+        return;
+    }
+    for (int j = 0; j < PANEL_COLS && panel * PANEL_COLS + j < g->n; j++)
+        c[panel * PANEL_COLS + j] = output(g, acc[j], row, panel * PANEL_COLS + j);
+}
+
+static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    for (int panel = panel_begin; panel < panel_end; panel++) {
+        const float *w = g->panels + (size_t)panel * (size_t)g->k * PANEL_COLS;
+        for (int row = 0; row < g->m; row++) {
+            const float *a = g->a + (ptrdiff_t)row * g->lda;
+            float acc[PANEL_COLS] = {0};
+            for (int p = 0; p < g->k; p++)
+                for (int j = 0; j < PANEL_COLS; j++)
+                    acc[j] += a[p] * w[p * PANEL_COLS + j];
+            store_row(g, acc, row, panel);
+        }
+    }
+}
+
+static void layer_norm(const sky_norm *n)
+{
+    for (int row = 0; row < n->rows; row++) {
+        const float *x = n->x + (ptrdiff_t)row * n->ldx;
+        float *y = n->y + (ptrdiff_t)row * n->ldy;
+        float mean = 0.0f, variance = 0.0f;
+        for (int j = 0; j < n->d; j++)
+            mean += x[j];
+        mean /= (float)n->d;
+        for (int j = 0; j < n->d; j++)
+            variance += (x[j] - mean) * (x[j] - mean);
+        const float scale = 1.0f / sqrtf(variance / (float)n->d + n->eps);
+        for (int j = 0; j < n->d; j++)
+            y[j] = (x[j] - mean) * scale * n->weight[j] + (n->bias ? n->bias[j] : 0.0f);
+    }
+}
+
+/* element j of rope(x) at one position */
+static float rotated(const float *x, int j, int d_head, const float *cos, const float *sin)
+{
+    const int half = d_head / 2;
+    if (!cos)
+        return x[j];
+    return j < half ? x[j] * cos[j] - x[j + half] * sin[j] : x[j] * cos[j - half] + x[j - half] * sin[j - half];
+}
+
+static void attention(const sky_attention *a)
+{
+    const int d_head = a->d_head, half = d_head / 2;
+    float *scores = a->scratch;          /* [n_keys] */
+    float *keys = scores + a->n_keys;    /* [n_keys, d_head], rotated */
+    for (int key = 0; key < a->n_keys; key++)
+        for (int j = 0; j < d_head; j++)
+            keys[(ptrdiff_t)key * d_head + j] =
+                rotated(a->k + (ptrdiff_t)key * a->ldkv, j, d_head, a->rope_cos ? a->rope_cos + (ptrdiff_t)key * half : NULL,
+                        a->rope_sin ? a->rope_sin + (ptrdiff_t)key * half : NULL);
+
+    for (int query = 0; query < a->n_queries; query++) {
+        const float *cos = a->rope_cos ? a->rope_cos + (ptrdiff_t)query * half : NULL;
+        const float *sin = a->rope_sin ? a->rope_sin + (ptrdiff_t)query * half : NULL;
+        const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
+        const int end = a->window >= 0 && a->n_keys - query > a->window + 1 ? query + a->window + 1 : a->n_keys;
+        float q[SKY_MAX_D_HEAD], peak = -INFINITY, sum = 0.0f;
+        for (int j = 0; j < d_head; j++)
+            q[j] = rotated(a->q + (ptrdiff_t)query * a->ldq, j, d_head, cos, sin) * a->scale;
+        for (int key = begin; key < end; key++) {
+            scores[key] = 0.0f;
+            for (int j = 0; j < d_head; j++)
+                scores[key] += q[j] * keys[(ptrdiff_t)key * d_head + j];
+            peak = scores[key] > peak ? scores[key] : peak;
+        }
+        for (int key = begin; key < end; key++) {
+            scores[key] = expf(scores[key] - peak);
+            sum += scores[key];
+        }
+        for (int j = 0; j < d_head; j++) {
+            float acc = 0.0f;
+            for (int key = begin; key < end; key++)
+                acc += scores[key] * a->v[(ptrdiff_t)key * a->ldkv + j];
+            a->out[(ptrdiff_t)query * a->ldo + j] = acc / sum;
+        }
+    }
+}
+
+void sky_fill_portable(sky_kernels *table)
+{
+    table->isa = "portable";
+    table->tile_rows = TILE_ROWS;
+    table->panel_cols = PANEL_COLS;
+    table->gemm_f32 = gemm_f32;
+    table->layer_norm = layer_norm;
+    table->attention = attention;
+}

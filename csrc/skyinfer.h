@@ -1,0 +1,123 @@
+/* skyinfer: System One decision models on a CPU. The whole public C API.
+ *
+ * Purpose   Token ids, marker positions and question types in; one raw score per option out. Text, files and
+ *           probabilities belong to the caller (src/skyinfer).
+ * Shape     A sky_model holds packed weights and never changes after sky_model_freeze, so any number of threads may
+ *           read it. A sky_plan holds every byte that a forward pass writes; one thread at a time may run it.
+ * Source    ModernBERT (Warner et al. 2024) with the Laya decision head, as told in csrc/README.md.
+ *
+ * Every function returns a status. The message of the last failure lives in the handle and says where
+ * ("blk.7.attn_qkv.weight: expected [192, 64], got [64, 192]"). Nothing here aborts, prints or reads the environment.
+ */
+#ifndef SKYINFER_H
+#define SKYINFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    SKY_OK = 0,
+    SKY_ERR_ARGUMENT, /* a value outside its range, or an unknown tensor name */
+    SKY_ERR_SHAPE,    /* a tensor of another shape than the model's sizes ask for */
+    SKY_ERR_STATE,    /* called out of order: a tensor set after freeze, a run before it */
+    SKY_ERR_ISA,      /* an instruction set that is unknown, not built in, or not in this CPU */
+    SKY_ERR_CAPACITY, /* a batch larger than the plan's limits */
+    SKY_ERR_MEMORY    /* out of memory */
+} sky_status;
+
+typedef enum { SKY_ACT_GELU = 0, SKY_ACT_SILU } sky_activation; /* GELU is the exact one, by erf */
+
+typedef enum { SKY_QUESTION_CHOICE = 0, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_N_QUESTION_TYPES } sky_question_type;
+
+typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16 } sky_dtype;
+
+/* ---- instruction sets ------------------------------------------------------------------------------------------ */
+
+/* Names of the instruction sets that were built in, weakest first: "portable", "avx2", ...; NULL past the end. */
+const char *sky_isa_name(int index);
+
+/* 1 where this CPU and its operating system can run the named set, 0 where they cannot or it is not built in. */
+int sky_isa_supported(const char *name);
+
+/* ---- model ----------------------------------------------------------------------------------------------------- */
+
+typedef struct sky_model sky_model;
+
+typedef struct {
+    int32_t d_model;      /* hidden size */
+    int32_t d_ff;         /* width of one half of the encoder's gated feed-forward part */
+    int32_t n_vocab;
+    int32_t n_layers;     /* encoder layers */
+    int32_t n_heads;      /* of the encoder; divides d_model, and d_model / n_heads is even */
+    int32_t n_head_blocks; /* blocks of the decision head; may be 0 */
+    int32_t n_head_heads; /* attention heads of a decision head block; divides d_model */
+    int32_t window;       /* tokens that a local layer sees on each side */
+    int32_t max_positions; /* longest sequence that will ever be run: the size of the rope tables */
+    float norm_eps;       /* of the encoder's norms; the head's is 1e-5 */
+    float rope_base_global, rope_base_local;
+    sky_activation activation;
+    const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
+    const char *isa;      /* NULL: the strongest that this CPU runs */
+} sky_model_params;
+
+/* Allocates room for all weights. *model is set even where the status is a failure (unless memory ran out), so that
+ * sky_model_error can be asked; sky_model_free takes it in every case. */
+sky_status sky_model_create(const sky_model_params *params, sky_model **model);
+
+/* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
+ * The data is not kept. Different tensors may be set from different threads at once. */
+sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
+
+/* Checks that every tensor was set; from here on the model is immutable. */
+sky_status sky_model_freeze(sky_model *model);
+
+const char *sky_model_error(const sky_model *model); /* of create, set and freeze; "" where none failed */
+const char *sky_model_isa(const sky_model *model);
+size_t sky_model_bytes(const sky_model *model);      /* packed weights and tables */
+void sky_model_free(sky_model *model);               /* after its plans; NULL is fine */
+
+/* ---- plan ------------------------------------------------------------------------------------------------------ */
+
+typedef struct sky_plan sky_plan;
+
+typedef struct {
+    int32_t n_tokens;    /* of all sequences of a batch together */
+    int32_t n_sequences;
+    int32_t n_markers;   /* of all sequences together */
+    int32_t sequence_tokens; /* of the longest sequence; at most the model's max_positions */
+} sky_plan_limits;
+
+/* One arena sized for `limits`. *plan is set as *model is above. */
+sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits, sky_plan **plan);
+
+const char *sky_plan_error(const sky_plan *plan);
+size_t sky_plan_bytes(const sky_plan *plan);
+void sky_plan_free(sky_plan *plan);
+
+/* A ragged batch: sequences lie end to end, with no padding. Offsets begin with 0 and end with the total. */
+typedef struct {
+    int32_t n_sequences;
+    const int32_t *token_ids;       /* [token_offsets[n_sequences]] */
+    const int32_t *token_offsets;   /* [n_sequences + 1], each sequence at least one token */
+    const int32_t *markers;         /* [marker_offsets[n_sequences]]: positions inside their own sequence */
+    const int32_t *marker_offsets;  /* [n_sequences + 1]; a sequence may have none */
+    const int32_t *question_types;  /* [n_sequences], sky_question_type */
+} sky_batch;
+
+/* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
+ * tests/c/test_runtime.c). The scores of a sequence have the same bits whatever else is in the batch. */
+sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
+
+/* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`
+ * elements from row to row. For tests and for finding where two runtimes part; NULL turns it off. */
+typedef void sky_trace_fn(void *context, const char *name, const float *data, int rows, int cols, int stride);
+void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,100 @@
+"""Builds the C core: one list of plain sources, one row of flags for each instruction set.
+
+setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and adds
+the object. Everything declarative is in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import NamedTuple
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CORE_SOURCES = ["model.c", "plan.c", "forward.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
+
+
+class IsaRow(NamedTuple):
+    """One instruction set: its file in csrc/kernels, and the flags that only this file gets."""
+
+    name: str
+    machines: frozenset[str]
+    gcc_flags: list[str]
+    msvc_flags: list[str]
+
+    @property
+    def macro(self) -> str:
+        return f"SKY_HAVE_{self.name.upper()}"
+
+
+X86_64 = frozenset({"x86_64", "amd64"})
+AARCH64 = frozenset({"aarch64", "arm64"})
+ISA_ROWS = [
+    IsaRow("avx2", X86_64, ["-mavx2", "-mfma"], ["/arch:AVX2"]),
+    IsaRow("avx512", X86_64, ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma"], ["/arch:AVX512"]),
+    IsaRow("neon", AARCH64, [], []),
+]
+
+# Never -ffast-math (it can switch the whole process to flush-to-zero) and never -march=native (a wheel travels).
+# An instruction-set file keeps out of link-time optimization, which could inline it where the CPU cannot follow.
+GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off"]
+GCC_ISA_FLAGS = ["-fno-lto"]
+MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
+
+
+def target_machine() -> str:
+    """The machine that is built for: cibuildwheel cross-compiles on macOS by ARCHFLAGS, on Windows by the target platform."""
+    archflags = os.environ.get("ARCHFLAGS", "")
+    for name in ("arm64", "x86_64"):
+        if archflags.split() == ["-arch", name]:
+            return name
+    if sys.platform == "win32" and os.environ.get("VSCMD_ARG_TGT_ARCH"):
+        return {"x64": "amd64"}.get(os.environ["VSCMD_ARG_TGT_ARCH"], os.environ["VSCMD_ARG_TGT_ARCH"])
+    return platform.machine().lower()
+
+
+class BuildCore(build_ext):
+    """Compiles every instruction set of the target machine with its own flags before the extension is linked."""
+
+    def build_extension(self, ext: Extension) -> None:
+        msvc = self.compiler.compiler_type == "msvc"
+        rows = [row for row in ISA_ROWS if target_machine() in row.machines]
+        flags = MSVC_FLAGS if msvc else GCC_FLAGS
+        objects = []
+        for row in rows:
+            own_flags = row.msvc_flags if msvc else row.gcc_flags + GCC_ISA_FLAGS
+            objects += self.compiler.compile(
+                [f"csrc/kernels/{row.name}.c"],
+                output_dir=self.build_temp,
+                include_dirs=ext.include_dirs,
+                depends=ext.depends,
+                extra_postargs=flags + own_flags,
+            )
+        ext.extra_compile_args = flags
+        ext.define_macros = [(row.macro, "1") for row in rows]
+        ext.extra_objects = objects
+        super().build_extension(ext)
+
+
+HEADERS = [
+    os.path.join(folder, name)
+    for folder in ("csrc", os.path.join("csrc", "kernels"))
+    for name in sorted(os.listdir(folder))
+    if name.endswith(".h")
+]
+
+setup(
+    ext_modules=[
+        Extension(
+            "skyinfer._core",
+            sources=["src/skyinfer/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
+            include_dirs=["csrc"],
+            depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
+            libraries=[] if sys.platform == "win32" else ["m"],
+        )
+    ],
+    cmdclass={"build_ext": BuildCore},
+)

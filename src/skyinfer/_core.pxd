@@ -1,0 +1,155 @@
+# The C API of csrc/skyinfer.h, and the kernel table of csrc/kernels/kernels.h for tests and benchmarks.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+
+cdef extern from "skyinfer.h" nogil:
+    ctypedef enum sky_status:
+        SKY_OK
+        SKY_ERR_ARGUMENT
+        SKY_ERR_SHAPE
+        SKY_ERR_STATE
+        SKY_ERR_ISA
+        SKY_ERR_CAPACITY
+        SKY_ERR_MEMORY
+
+    ctypedef enum sky_activation:
+        SKY_ACT_GELU
+        SKY_ACT_SILU
+
+    ctypedef enum sky_dtype:
+        SKY_DTYPE_F32
+        SKY_DTYPE_F16
+        SKY_DTYPE_BF16
+
+    const char *sky_isa_name(int index)
+    int sky_isa_supported(const char *name)
+
+    ctypedef struct sky_model:
+        pass
+
+    ctypedef struct sky_model_params:
+        int32_t d_model
+        int32_t d_ff
+        int32_t n_vocab
+        int32_t n_layers
+        int32_t n_heads
+        int32_t n_head_blocks
+        int32_t n_head_heads
+        int32_t window
+        int32_t max_positions
+        float norm_eps
+        float rope_base_global
+        float rope_base_local
+        sky_activation activation
+        const uint8_t *layer_is_global
+        const char *isa
+
+    sky_status sky_model_create(const sky_model_params *params, sky_model **model)
+    sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols,
+                             const void *data)
+    sky_status sky_model_freeze(sky_model *model)
+    const char *sky_model_error(const sky_model *model)
+    const char *sky_model_isa(const sky_model *model)
+    size_t sky_model_bytes(const sky_model *model)
+    void sky_model_free(sky_model *model)
+
+    ctypedef struct sky_plan:
+        pass
+
+    ctypedef struct sky_plan_limits:
+        int32_t n_tokens
+        int32_t n_sequences
+        int32_t n_markers
+        int32_t sequence_tokens
+
+    ctypedef struct sky_batch:
+        int32_t n_sequences
+        const int32_t *token_ids
+        const int32_t *token_offsets
+        const int32_t *markers
+        const int32_t *marker_offsets
+        const int32_t *question_types
+
+    ctypedef void sky_trace_fn(void *context, const char *name, const float *data, int rows, int cols, int stride) noexcept
+
+    sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits, sky_plan **plan)
+    const char *sky_plan_error(const sky_plan *plan)
+    size_t sky_plan_bytes(const sky_plan *plan)
+    void sky_plan_free(sky_plan *plan)
+    sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
+    void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
+
+
+cdef extern from "kernels/kernels.h" nogil:
+    ctypedef enum sky_epilogue:
+        SKY_EPILOGUE_LINEAR
+        SKY_EPILOGUE_RELU
+        SKY_EPILOGUE_GELU
+        SKY_EPILOGUE_GEGLU
+        SKY_EPILOGUE_SWIGLU
+
+    ctypedef struct sky_gemm:
+        int m
+        int n
+        int k
+        const float *a
+        int lda
+        const float *panels
+        const float *bias
+        const float *residual
+        int ldr
+        float *c
+        int ldc
+        sky_epilogue epilogue
+
+    ctypedef struct sky_norm:
+        int rows
+        int d
+        const float *x
+        int ldx
+        const float *weight
+        const float *bias
+        float eps
+        float *y
+        int ldy
+
+    ctypedef struct sky_attention:
+        int n_queries
+        int n_keys
+        int d_head
+        const float *q
+        int ldq
+        const float *k
+        const float *v
+        int ldkv
+        float *out
+        int ldo
+        const float *rope_cos
+        const float *rope_sin
+        int window
+        float scale
+        float *scratch
+
+    size_t sky_attention_scratch(int n_keys, int d_head)
+
+    ctypedef struct sky_kernels:
+        const char *isa
+        int tile_rows
+        int panel_cols
+        void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
+        void (*layer_norm)(const sky_norm *n) noexcept nogil
+        void (*attention)(const sky_attention *a) noexcept nogil
+
+
+cdef extern from "internal.h" nogil:
+    ctypedef struct sky_linear:
+        int n
+        int k
+        int gated
+        float *panels
+        float *bias
+
+    sky_status sky_kernels_select(const char *isa, sky_kernels *table)
+    void sky_pack(sky_linear *w, int panel_cols, sky_dtype dtype, const void *data, int first_row)
+    void *sky_alloc(size_t nbytes)
+    void sky_release(void *memory)
