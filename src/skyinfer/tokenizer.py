@@ -219,7 +219,7 @@ def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str) 
 
 
 def _text_of(backend: tokenizers.Tokenizer, token: int, role: str, source: str) -> str:
-    text = backend.id_to_token(token) if token >= 0 else None
+    text = backend.id_to_token(token) if 0 <= token < 1 << 32 else None
     if not text:
         raise FormatError(f"{source}: the {role} token, id {token}, is not in the vocabulary")
     return text

@@ -1,0 +1,419 @@
+"""Which tokenizer a file stands for, and that faulty ones are refused when they are loaded."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checkpoints import byte_tokenizer, metaspace_tokenizer
+
+from skyinfer.errors import FormatError
+from skyinfer.tokenizer import Tokenizer, canonical_tokenizer_json, special_token_text
+
+VOCAB = 1024
+JSON = "tokenizer.huggingface.json"
+TEXTS = [
+    "", " ", "the drone", "  two  spaces   and    four ", "cafe\u0301 \u212b \u1112\u1161\u11ab",
+    "a [MASK]b [SEP][CLS] [PAD]", "x <mask>y <eos>", "\n\nnew\nline\t", "日本 \U0001f469\u200d\U0001f680",
+    "[unused0] \u2581\u2581 <table>", "The request is 12345678901234567890 and 0.30000000000000004",
+]  # fmt: skip
+
+
+def painted(kind: str) -> tuple[dict[str, Any], SimpleNamespace]:
+    """tokenizer.json as an object, and the ids a ModelConfig would name."""
+    make = {"byte": byte_tokenizer, "metaspace": metaspace_tokenizer}[kind]
+    data, roles = make(VOCAB)
+    ids = {token["content"]: token["id"] for token in data["added_tokens"]}
+    special = {f"{role}_id": ids[roles[role]] for role in ("cls", "sep", "mask")}
+    return data, SimpleNamespace(vocab_size=VOCAB, **special)
+
+
+def load(kind: str) -> Tokenizer:
+    data, special = painted(kind)
+    return Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+def ggml(kind: str) -> dict[str, Any]:
+    """tokenizer.ggml.* as llama.cpp's converter would write it, without the whole tokenizer.json."""
+    data, _ = painted(kind)
+    tokens, types = [f"[PAD{i}]" for i in range(VOCAB)], [5] * VOCAB
+    for text, i in data["model"]["vocab"].items():
+        tokens[i], types[i] = text, 1
+    for token in data["added_tokens"]:
+        tokens[token["id"]] = token["content"]
+        types[token["id"]] = 3 if token["special"] else 4
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": {"byte": "modern-bert", "metaspace": "mmbert"}[kind],
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in data["model"]["merges"]],
+    }
+    if kind == "metaspace":
+        metadata["tokenizer.ggml.unknown_token_id"] = tokens.index("<unk>")
+    return metadata
+
+
+def write_directory(path: Path, tokenizer: dict[str, Any], config: dict[str, Any]) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------ encoding
+
+
+def test_special_tokens_have_texts_and_no_token_is_added() -> None:
+    tokenizer = load("byte")
+    assert (tokenizer.cls_text, tokenizer.sep_text, tokenizer.mask_text) == (
+        "[CLS]", "[SEP]", "[MASK]",
+    )  # fmt: skip
+    assert tokenizer.encode("") == []
+    assert tokenizer.encode("[CLS]") == [tokenizer.cls_id]
+    assert tokenizer.encode("a [MASK]") == [*tokenizer.encode("a"), tokenizer.mask_id]
+
+
+def test_canonical_equivalents_meet_in_nfc() -> None:
+    tokenizer = load("byte")
+    assert tokenizer.encode("cafe\u0301") == tokenizer.encode("caf\u00e9")
+    assert tokenizer.encode("\u212b") == tokenizer.encode("\u00c5")
+    assert tokenizer.encode("\u1112\u1161\u11ab") == tokenizer.encode("\ud55c")
+
+
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+def test_ways_to_encode_agree(kind: str) -> None:
+    tokenizer = load(kind)
+    expected = [tokenizer.encode(text) for text in TEXTS]
+    assert tokenizer.encode_batch(TEXTS) == expected
+    for _ in range(2):  # the second time from memory
+        assert [list(tokenizer.encode_repeated(text)) for text in TEXTS] == expected
+    long = "the drone " * 200
+    assert list(tokenizer.encode_repeated(long)) == tokenizer.encode(long)
+
+
+def test_remembered_tokens_cannot_be_changed() -> None:
+    assert isinstance(load("byte").encode_repeated("the drone"), tuple)
+
+
+def test_padding_and_truncation_of_the_file_are_dropped() -> None:
+    data, special = painted("byte")
+    expected = [load("byte").encode(text) for text in TEXTS]
+    data["truncation"] = {
+        "direction": "Left", "max_length": 2, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    data["padding"] = {
+        "strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "[PAD]",
+    }  # fmt: skip
+    tokenizer = Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+    assert [tokenizer.encode(text) for text in TEXTS] == expected
+    assert tokenizer.keeps_tail and not load("byte").keeps_tail
+
+
+def test_a_lone_surrogate_is_the_callers_fault() -> None:
+    tokenizer = load("byte")
+    for encode in (tokenizer.encode, tokenizer.encode_repeated):
+        with pytest.raises(UnicodeEncodeError):
+            encode("a\ud800b")
+
+
+def test_threads_share_a_tokenizer() -> None:
+    tokenizer = load("byte")
+    expected = [tokenizer.encode(text) for text in TEXTS]
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        order = list(range(len(TEXTS)))
+        shuffle = random.Random(seed).shuffle
+        for _ in range(100):
+            shuffle(order)
+            for i in order:
+                for encode in (tokenizer.encode, tokenizer.encode_repeated):
+                    if list(encode(TEXTS[i])) != expected[i]:
+                        wrong.append(TEXTS[i])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ------------------------------------------------------------------------------ rebuilding
+
+
+def test_rebuilt_byte_level_tokenizer_is_the_same() -> None:
+    whole, special = load("byte"), painted("byte")[1]
+    rebuilt = Tokenizer.from_metadata(ggml("byte"), special)
+    for text in TEXTS:
+        assert rebuilt.encode(text) == whole.encode(text), text
+
+
+def test_rebuilt_metaspace_tokenizer_is_the_same() -> None:
+    data, special = painted("metaspace")
+    # mmBERT's own split; the painted tokenizer has Gemma's
+    data["pre_tokenizer"] = {
+        "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True,
+    }  # fmt: skip
+    whole = Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+    rebuilt = Tokenizer.from_metadata(ggml("metaspace"), special)
+    for text in TEXTS:
+        assert rebuilt.encode(text) == whole.encode(text), text
+
+
+def test_the_whole_tokenizer_is_preferred() -> None:
+    data, special = painted("byte")
+    metadata = {JSON: json.dumps(data), "tokenizer.ggml.pre": "nobody-knows"}
+    assert Tokenizer.from_metadata(metadata, special).encode("the drone")
+
+
+def test_gpt2_has_no_normalizer_and_strips_nothing() -> None:
+    special = painted("byte")[1]
+    metadata = ggml("byte") | {"tokenizer.ggml.pre": "gpt-2"}
+    plain = Tokenizer.from_metadata(metadata, special)
+    assert plain.encode("cafe\u0301") != plain.encode("caf\u00e9")
+    space = plain.encode(" ")
+    assert plain.encode(" [MASK]") == [*space, special.mask_id]
+    keys = {"skycmd.tokenizer.normalizer": "NFC", "skycmd.tokenizer.lstrip": [special.mask_id]}
+    keyed = Tokenizer.from_metadata(metadata | keys, special)
+    assert keyed.encode("cafe\u0301") == plain.encode("caf\u00e9")
+    assert keyed.encode(" [MASK]") == [special.mask_id]
+    keys = {"skycmd.tokenizer.rstrip": [special.sep_id]}
+    keyed = Tokenizer.from_metadata(metadata | keys, special)
+    assert keyed.encode("[SEP] a") == [special.sep_id, *plain.encode("a")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer.ggml.pre": "llama-bpe"}, "skyinfer convert"),
+        ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre"),
+        ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.pre"),
+        ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing"),
+        ({"tokenizer.ggml.tokens": "abc"}, "list of strings"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, "list of strings"),
+        ({"tokenizer.ggml.tokens": ["a"] * VOCAB}, "repeat"),
+        ({"tokenizer.ggml.tokens": []}, "token_type"),
+        ({"tokenizer.ggml.token_type": [1]}, "token_type"),
+        ({"tokenizer.ggml.token_type": [5] * VOCAB}, "tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.merges": ["a"]}, "entry 0"),
+        ({"tokenizer.ggml.merges": ["a b", "a b c"]}, "entry 1"),
+        ({"tokenizer.ggml.merges": ["zz qq"]}, "tokenizer.ggml.merges"),
+        ({"skycmd.tokenizer.normalizer": "NFX"}, "skycmd.tokenizer.normalizer"),
+        ({"skycmd.tokenizer.normalizer": 5}, "skycmd.tokenizer.normalizer"),
+        ({"skycmd.tokenizer.lstrip": [VOCAB]}, "skycmd.tokenizer.lstrip"),
+        ({"skycmd.tokenizer.rstrip": "x"}, "skycmd.tokenizer.rstrip"),
+    ],
+)
+def test_faulty_ggml_keys(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        Tokenizer.from_metadata(ggml("byte") | changes, painted("byte")[1])
+
+
+def test_a_large_vocabulary_loads_quickly() -> None:
+    n, n_merges = 256_000, 500_000
+    letters = [chr(0x4E00 + i) for i in range(800)]
+    pairs = [(a, b) for a in letters for b in letters][:n_merges]
+    tokens = ["[CLS]", "[SEP]", "[MASK]", *letters]
+    made = [a + b for a, b in pairs][: n - len(tokens)]
+    tokens += made
+    metadata = {
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * (n - 3),
+        "tokenizer.ggml.merges": [f"{a} {b}" for a, b in pairs[: len(made)]] * 2,
+    }
+    special = SimpleNamespace(vocab_size=n, cls_id=0, sep_id=1, mask_id=2)
+    start = time.perf_counter()
+    Tokenizer.from_metadata(metadata, special)
+    assert time.perf_counter() - start < 10  # about 1 s; the bound is for busy machines
+
+
+# ------------------------------------------------------------------------------ faulty files
+
+
+def test_an_id_beyond_the_embedding_is_found_at_load() -> None:
+    data, special = painted("byte")
+    special.vocab_size = VOCAB - 1
+    with pytest.raises(FormatError, match="embedding table of 1023"):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+    with pytest.raises(FormatError, match="embedding table of 1023"):
+        Tokenizer.from_metadata(ggml("byte"), special)
+
+
+@pytest.mark.parametrize(("role", "value"), [("cls", VOCAB + 5), ("sep", -1), ("mask", 2**40)])
+def test_special_ids_must_be_tokens(role: str, value: int) -> None:
+    data, special = painted("byte")
+    setattr(special, f"{role}_id", value)
+    with pytest.raises(FormatError, match=role):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+def test_the_mask_token_has_one_role() -> None:
+    data, special = painted("byte")
+    special.mask_id = special.sep_id
+    with pytest.raises(FormatError, match="mask"):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "null", "[" * 100_000, '{"version":"1.0"}', "\x00", '{"model":{"type":"BPE"}}', 5],
+)
+def test_not_a_tokenizer(text: Any) -> None:
+    with pytest.raises(FormatError, match=JSON):
+        Tokenizer.from_metadata({JSON: text}, painted("byte")[1])
+
+
+@pytest.mark.parametrize("part", ["content", "prepend"])
+def test_growing_normalizer(part: str) -> None:
+    data, special = painted("byte")
+    grow: dict[str, Any] = {"type": "Prepend", "prepend": "x" * 17}
+    if part == "content":
+        grow = {"type": "Replace", "pattern": {"String": "a"}, "content": "x" * 17}
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, grow]}
+    with pytest.raises(FormatError, match=part):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+def test_random_tokens_are_refused() -> None:
+    data, special = painted("byte")
+    data["model"]["dropout"] = 0.1
+    with pytest.raises(FormatError, match="dropout"):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+def test_mutated_files_raise_format_errors_only() -> None:
+    """Each value of tokenizer.json in turn becomes something else; vocab and merges are sampled."""
+    data, special = painted("metaspace")
+    draw = random.Random(1)
+    paths: list[list[Any]] = []
+
+    def collect(value: Any, path: list[Any]) -> None:
+        if path:
+            paths.append(path)
+        items = enumerate(value) if isinstance(value, list) else ()
+        items = value.items() if isinstance(value, dict) else items
+        items = list(items)
+        for key, child in draw.sample(items, min(len(items), 12)):
+            collect(child, [*path, key])
+
+    collect(data, [])
+    loaded = 0
+    for path in paths:
+        for junk in (None, -1, 2**40, "", "\U0001f600" * 3, [], {}, True, 0.5):
+            mutant = json.loads(json.dumps(data))
+            place = mutant
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = junk
+            try:
+                tokenizer = Tokenizer.from_metadata({JSON: json.dumps(mutant)}, special)
+                for text in TEXTS:
+                    ids = tokenizer.encode(text)
+                    assert all(0 <= i < VOCAB for i in ids)
+                loaded += 1
+            except FormatError:
+                pass
+    assert loaded > 0
+
+
+# ------------------------------------------------------------------------------ from a checkpoint
+
+
+def config_of(kind: str, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    data, special = painted(kind)
+    texts = {token["id"]: token["content"] for token in data["added_tokens"]}
+    config = {f"{role}_token": texts[getattr(special, f"{role}_id")] for role in ("cls", "sep", "mask")}
+    return data, config | {"tokenizer_class": "PreTrainedTokenizerFast"} | changes
+
+
+def canonical(path: Path, kind: str, **changes: Any) -> dict[str, Any]:
+    data, config = config_of(kind, **changes)
+    return json.loads(canonical_tokenizer_json(write_directory(path, data, config)))
+
+
+def test_a_plain_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+    data, _ = painted("byte")
+    found = canonical(tmp_path, "byte")
+    for part in ("added_tokens", "normalizer", "pre_tokenizer", "model", "truncation", "padding"):
+        assert found[part] == data[part], part
+
+
+def test_added_tokens_decoder_wins(tmp_path: Path) -> None:
+    data, special = painted("byte")
+    mask = {"content": "[MASK]", "lstrip": False, "rstrip": True, "normalized": False,
+            "single_word": False, "special": True}  # fmt: skip
+    found = canonical(tmp_path, "byte", added_tokens_decoder={str(special.mask_id): mask})
+    token = next(t for t in found["added_tokens"] if t["content"] == "[MASK]")
+    assert (token["lstrip"], token["rstrip"]) == (False, True)
+    assert len(found["added_tokens"]) == len(data["added_tokens"])
+
+
+def test_missing_special_tokens_are_appended(tmp_path: Path) -> None:
+    found = canonical(tmp_path, "byte", extra_special_tokens=["[NEW]"], pad_token="[PAD2]")
+    added = {token["content"]: token for token in found["added_tokens"]}
+    assert added["[PAD2]"]["id"] == VOCAB and added["[NEW]"]["id"] == VOCAB + 1
+    assert added["[NEW]"]["special"] and not added["[NEW]"]["normalized"]
+
+
+def test_the_side_of_truncation_stays(tmp_path: Path) -> None:
+    found = canonical(tmp_path, "byte", truncation_side="left")
+    tokenizer = Tokenizer.from_metadata({JSON: json.dumps(found)}, painted("byte")[1])
+    assert tokenizer.keeps_tail
+
+
+def test_gemma_takes_vocabulary_and_merges_only(tmp_path: Path) -> None:
+    data, config = config_of("metaspace", tokenizer_class="GemmaTokenizerFast")
+    expected = json.loads(json.dumps(data))
+    data["pre_tokenizer"] = data["normalizer"] = None
+    found = json.loads(canonical_tokenizer_json(write_directory(tmp_path, data, config)))
+    for part in ("normalizer", "pre_tokenizer", "added_tokens"):
+        assert found[part] == expected[part], part
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, "BertTokenizer"),
+        ({"tokenizer_class": 5}, "tokenizer_class"),
+        ({"split_special_tokens": True}, "split_special_tokens"),
+        ({"mask_token": 5}, "mask_token"),
+        ({"extra_special_tokens": "x"}, "extra_special_tokens"),
+        ({"added_tokens_decoder": []}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"1": "x"}}, "added_tokens_decoder"),
+    ],
+)
+def test_what_only_transformers_can_do_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FormatError, match=message):
+        canonical(tmp_path, "byte", **changes)
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="tokenizer_config.json"):
+        canonical_tokenizer_json(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"tokenizer\.json"):
+        canonical_tokenizer_json(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff")
+    with pytest.raises(FormatError, match=r"tokenizer\.json"):
+        canonical_tokenizer_json(tmp_path)
+
+
+def test_special_token_text() -> None:
+    assert special_token_text({"cls_token": "[CLS]"}, "cls") == "[CLS]"
+    assert special_token_text({"cls_token": {"content": "<bos>", "lstrip": True}}, "cls") == "<bos>"
+    for config in ({}, {"cls_token": None}, {"cls_token": ""}, {"cls_token": {}}, {"cls_token": 1}):
+        with pytest.raises(FormatError, match="cls_token"):
+            special_token_text(config, "cls")
