@@ -323,7 +323,8 @@ def _period(encoder: _JsonFile, n_layers: int) -> int:
     if len(kinds) != n_layers:
         encoder.fail("layer_types", f"{len(kinds)} entries for {n_layers} layers")
     is_global = [names[kind] for kind in kinds]
-    for candidate in (period, *range(1, n_layers + 1)):
+    candidates = [period, *range(1, n_layers + 1)]
+    for candidate in candidates:
         if is_global == [i % candidate == 0 for i in range(n_layers)]:
             return candidate
     encoder.fail("layer_types", "full attention does not recur with a period from layer 0 on")

@@ -167,6 +167,10 @@ class ModelConfig:
         activation = keys.text("hidden_activation", "gelu")
         if activation not in ("gelu", "silu"):
             keys.fail("hidden_activation", f"{activation!r} is not supported (gelu and silu are)")
+        # llama.cpp's converter knows norm_eps, ModernBERT's own spelling, by the other name only
+        eps_key, other_eps_key = (f"attention.layer_norm_{part}epsilon" for part in ("", "rms_"))
+        if keys.get(eps_key) is None and keys.get(other_eps_key) is not None:
+            eps_key = other_eps_key
         cls_key = "tokenizer.ggml.cls_token_id"
         if cls_key not in metadata:
             cls_key = "tokenizer.ggml.bos_token_id"
@@ -179,7 +183,7 @@ class ModelConfig:
             n_head_heads=n_head_heads,
             d_ff=keys.feed_forward(n_layers, n_head_blocks, d_model),
             vocab_size=vocab_size,
-            norm_eps=keys.number("attention.layer_norm_epsilon", most=1.0),
+            norm_eps=keys.number(eps_key, most=1.0),
             window=window,
             layer_is_global=layer_is_global,
             rope_base_global=rope_base,
