@@ -312,7 +312,7 @@ def requests() -> Iterator[Case]:
 
 
 def crowded() -> Iterator[Case]:
-    """For a checkpoint of 40 tokens, 64 for the question: markers fall off the end, no state fits."""
+    """For a checkpoint of 40 tokens, 64 for the question: markers fall off, no state fits."""
     for n in (1, 2, 4, 5, 8, 9, 12, 13):
         yield f"tight: {n} options", STATE, {"q": choice([f"w{i}" for i in range(n)])}
         yield (

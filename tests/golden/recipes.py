@@ -7,7 +7,10 @@ change in how they are painted is reported as such and not as a thousand wrong n
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +42,32 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def paint_recipe(name: str, directory: str | Path) -> Path:
-    """Paint the golden checkpoint of that name into a directory."""
-    return paint(directory, **(SIZES["golden"] | RECIPES[name]))
+_scratch = tempfile.TemporaryDirectory(prefix="skyinfer-golden-")  # removed when Python ends
 
 
-def fingerprint(directory: Path) -> dict[str, str]:
+@functools.cache
+def painted(name: str) -> Path:
+    """The golden checkpoint of that name, painted once per process."""
+    return paint(Path(_scratch.name) / name, **(SIZES["golden"] | RECIPES[name]))
+
+
+def fingerprint(name: str) -> dict[str, str]:
     """SHA-256 of the two painted files that golden numbers depend on."""
     files = ("model.safetensors", "tokenizer/tokenizer.json")
-    return {file: hashlib.sha256((directory / file).read_bytes()).hexdigest() for file in files}
+    return {f: hashlib.sha256((painted(name) / f).read_bytes()).hexdigest() for f in files}
+
+
+@functools.cache
+def recorded(file: str) -> dict[str, Any]:
+    """A golden file. Fails at once if a checkpoint is no longer painted as it was for it."""
+    golden = json.loads((Path(__file__).parent / file).read_text("utf-8"))
+    for name, files in golden["fingerprints"].items():
+        now = fingerprint(name)
+        changed = [f for f in files if files[f] != now[f]]
+        assert not changed, (
+            f"golden checkpoint {name!r} is painted differently now ({changed[0]}): regenerate"
+        )
+    return golden
 
 
 def to_literal(value: Any) -> str:
@@ -64,3 +84,9 @@ def from_literal(text: str) -> Any:
             return ast.copy_location(ast.Constant({"nan": _NAN, "inf": _INF}[node.id]), node)
 
     return ast.literal_eval(ast.fix_missing_locations(Numbers().visit(tree)))
+
+
+def sample_of(shape: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Rows and columns of the sample: both ends, the middle and what lies beside it."""
+    n, d = shape
+    return [0, 1, n // 2, n - 1], [0, 1, d // 2 - 1, d // 2, d - 1]

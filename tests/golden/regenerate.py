@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from inputs import ANSWERS, TEXT  # noqa: E402
-from recipes import RECIPES, fingerprint, paint_recipe, to_literal  # noqa: E402
+from recipes import RECIPES, fingerprint, painted, sample_of, to_literal  # noqa: E402
 
 LENGTHS, MARKER_COUNTS = (7, 65, 66, 129, 200), (1, 2, 9)
 
@@ -125,7 +124,7 @@ def answer_cases(probes: dict[str, Probe]) -> list[dict[str, Any]]:
 
 
 def forward_cases(checkpoint: str, probe: Probe) -> dict[str, Any]:
-    """Scores of sequences around the window's edges, alone and in mixed batches, and activations."""
+    """Scores of sequences around the window's edges, alone and in batches, and activations."""
     vocab, mask = len(probe.agent.tok), probe.agent.tok.mask_token_id
     rng = np.random.Generator(np.random.PCG64(20))
     cases, items = [], []
@@ -209,12 +208,6 @@ def activations(probe: Probe, item: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def sample_of(shape: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Rows and columns of the sample: both ends, the middle and what lies beside it."""
-    n, d = shape
-    return [0, 1, n // 2, n - 1], [0, 1, d // 2 - 1, d // 2, d - 1]
-
-
 def write(name: str, content: dict[str, Any]) -> None:
     """One line per case, so that a change shows as the cases it changed."""
     versions = {package: importlib.metadata.version(package) for package in PINNED}
@@ -235,10 +228,8 @@ PINNED = ("laya", "torch", "transformers", "tokenizers")
 def main() -> None:
     warnings.simplefilter("ignore")  # the clamped temperatures are meant
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as scratch:
-        directories = {name: paint_recipe(name, Path(scratch) / name) for name in RECIPES}
-        prints = {name: fingerprint(directory) for name, directory in directories.items()}
-        probes = {name: Probe(directory) for name, directory in directories.items()}
+    prints = {name: fingerprint(name) for name in RECIPES}
+    probes = {name: Probe(painted(name)) for name in RECIPES}
     write("text.json", {"fingerprints": prints, "cases": text_cases(probes)})
     write("answers.json", {"fingerprints": prints, "cases": answer_cases(probes)})
     forward = [forward_cases(name, probes[name]) for name in ("byte", "metaspace", "silu")]

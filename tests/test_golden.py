@@ -1,0 +1,111 @@
+"""skyinfer against what the Laya runtime was recorded to do: tokens, refusals, scores and answers.
+
+The golden files hold every input of inputs.py; golden/README.md says how they are made.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import skyinfer
+from golden.recipes import from_literal, painted, recorded
+
+TEXT = recorded("text.json")["cases"]
+ANSWERS = recorded("answers.json")["cases"]
+# What the issue allows against the runtime, whose own float32 rounding is most of it.
+LOGIT_BOUND, PROBABILITY_BOUND = 1e-4, 1e-5
+
+
+@functools.cache
+def _model(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the clamped temperatures are meant
+        return skyinfer.load(painted(name))
+
+
+def _named(cases: list[dict[str, Any]]) -> list[Any]:
+    return [pytest.param(case, id=f"{case['checkpoint']}: {case['name']}") for case in cases]
+
+
+@pytest.mark.parametrize("case", _named([case for case in TEXT if "sequences" in case]))
+def test_tokens_are_the_runtimes(case: dict[str, Any]) -> None:
+    request = from_literal(case["request"])
+    sequences = _model(case["checkpoint"]).encode(request["state"], request["questions"])
+    assert list(sequences) == list(request["questions"])
+    for sequence, expected in zip(sequences.values(), case["sequences"], strict=True):
+        assert {key: getattr(sequence, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("case", _named([case for case in TEXT if "refused" in case]))
+def test_what_the_runtime_refuses_is_refused(case: dict[str, Any]) -> None:
+    request = from_literal(case["request"])
+    with pytest.raises(ValueError, match=r".{10}"):
+        _model(case["checkpoint"]).encode(request["state"], request["questions"])
+
+
+@pytest.mark.parametrize("case", _named(ANSWERS))
+def test_answers_are_the_runtimes(case: dict[str, Any]) -> None:
+    model, request = _model(case["checkpoint"]), from_literal(case["request"])
+    state, questions = request["state"], request["questions"]
+    laya = from_literal(case["envelope"])
+    envelope = model.decide(state, questions)
+    logits = model.logits(state, questions)
+
+    assert envelope["usage"]["input_tokens"] == laya["usage"]["input_tokens"]
+    assert envelope["usage"]["output_tokens"] == 0
+    assert list(envelope["answers"]) == list(laya["answers"]) == list(logits) == list(questions)
+    for question_id, detail in zip(questions, case["details"], strict=True):
+        ours, theirs = envelope["answers"][question_id], laya["answers"][question_id]
+        assert logits[question_id].dtype == np.float32
+        _close(logits[question_id], detail["logits"], LOGIT_BOUND)
+        p = detail["probabilities"]
+        if theirs["type"] == "noul":
+            _close(ours["noul"], p[1], PROBABILITY_BOUND)
+            _close(ours["noul"], theirs["noul"], 1e-4)
+            continue
+        assert list(ours["probabilities"]) == list(theirs["probabilities"])
+        assert all(type(value) is float for value in ours["probabilities"].values())
+        assert sum(ours["probabilities"].values()) == pytest.approx(1.0, abs=1e-12)
+        _close(list(ours["probabilities"].values()), p, PROBABILITY_BOUND)
+        _close(list(ours["probabilities"].values()), list(theirs["probabilities"].values()), 1e-4)
+        if theirs["type"] == "choice":
+            assert ours["choice"] == theirs["choice"]
+            _close(ours["confidence"], _choice_confidence(p), 4 * PROBABILITY_BOUND)
+        else:
+            assert ours["legend"] == theirs["legend"]
+            _close(ours["score"], theirs["score"], 1e-4 * len(p))
+            _close(ours["confidence"], _score_confidence(p), 4 * PROBABILITY_BOUND * len(p))
+
+
+def _close(ours: Any, theirs: Any, bound: float) -> None:
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=bound)
+
+
+def _choice_confidence(p: list[float]) -> float:
+    """TypeSafe's: how far the most probable option stands above chance."""
+    n = len(p)
+    return 1.0 if n == 1 else max(0.0, (max(p) - 1 / n) / (1 - 1 / n))
+
+
+def _score_confidence(p: list[float]) -> float:
+    """TypeSafe's: the mean distance from the mode, against that of equal probabilities."""
+    n, mode = len(p), p.index(max(p))
+    if n == 1:
+        return 1.0
+    spread = sum(abs(i - (n - 1) / 2) for i in range(n)) / n
+    return max(0.0, 1.0 - sum(value * abs(i - mode) for i, value in enumerate(p)) / spread)
+
+
+def test_every_input_of_the_list_is_recorded() -> None:
+    """Both tokenizers see the same inputs, and some are refused in each of the two ways."""
+    names = {
+        kind: {c["name"] for c in TEXT if c["checkpoint"].startswith(kind)}
+        for kind in ("byte", "metaspace")
+    }
+    assert names["byte"] == names["metaspace"]
+    assert len(names["byte"]) > 200
+    assert {c["refused"]["error"] for c in TEXT if "refused" in c} == {"ValueError", "TypeError"}
