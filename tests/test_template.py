@@ -249,15 +249,16 @@ def test_hostile(number: int, place: str) -> None:
         source = prompt(source + "{{ o.key }}{{ o.description }}")
     start = time.perf_counter()
     try:
-        template = load(source)
+        template, message = load(source), KEY
     except FormatError as error:
-        assert KEY in str(error)
-        assert len(str(error)) < 2000
-    else:
-        # what is let through is literal text or the choice of one
-        assert template.state("s").count("s") >= 1
-        assert place != "alone"
+        template, message = None, str(error)
     assert time.perf_counter() - start < 5
+    assert KEY in message
+    assert len(message) < 2000
+    if template is not None:
+        # what is let through is literal text or the choice of one
+        assert "s" in template.state("s")
+        assert place != "alone"
 
 
 def test_nothing_runs_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class Temperatures:
         With `clamp`, every value is confined to [0.5, 5] and what is not a finite number counts as
         1.0 (Laya's rule); without, values are taken as they are, as llama.cpp does.
         """
-        self._by_bucket = {
+        self._by_bucket: dict[tuple[str, str], float] = {
             (kind, bucket): _temperature(raw.get(f"{kind}.{bucket}", raw.get(kind, 1.0)), clamp)
             for kind in QUESTION_TYPES
             for bucket in ("2", "3_5", "6_10", "11")
@@ -124,9 +124,7 @@ def answer(
             result["score"] = sum(i * value for i, value in enumerate(p))
             result["legend"] = {option.key: option.description for option in options}
             confidence = score_confidence(p)
-        result["probabilities"] = {
-            option.key: value for option, value in zip(options, p, strict=True)
-        }
+        result["probabilities"] = {option.key: value for option, value in zip(options, p, strict=True)}
         result["confidence"] = confidence
     if sequence is not None:
         if sequence.truncated:
@@ -142,14 +140,12 @@ def answer(
     return result  # type: ignore[return-value]
 
 
-def in_option_order(question: Question, values: SequenceOf[Any]) -> list[Any]:
+def in_option_order(question: Question, values: Iterable[Any]) -> list[Any]:
     """Values by slot, put back into the order in which the caller gave the options."""
     if question.option_order is None:
         return list(values)
-    ordered: list[Any] = [None] * len(values)
-    for slot, option in enumerate(question.option_order):
-        ordered[option] = values[slot]
-    return ordered
+    by_option = dict(zip(question.option_order, values, strict=True))
+    return [by_option[i] for i in range(len(by_option))]
 
 
 def response(

@@ -186,9 +186,7 @@ def parse_questions(questions: Any) -> list[Question]:
         RequestError: with a path such as ("questions", "action", "criteria", 2).
     """
     if not isinstance(questions, dict):
-        raise RequestError(
-            ("questions",), f"must be an object of id -> question, not {_kind(questions)}"
-        )
+        raise RequestError(("questions",), f"must be an object of id -> question, not {_kind(questions)}")
     return [_parse_question(key, value) for key, value in questions.items()]
 
 
@@ -259,7 +257,8 @@ def _choice(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
         raise RequestError(loc, "must be an object of label -> description, or a list of labels")
     if not criteria:
         raise RequestError(loc, "must not be empty; a choice needs at least one option")
-    options, seen = [], {}
+    options = []
+    seen: dict[Any, int] = {}
     for i, label in enumerate(criteria):
         if not isinstance(label, (str, int, float)):
             raise _bad_label(label, (*loc, i))
@@ -299,9 +298,7 @@ def _noul(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
     if criteria is not None:
         at = (*loc, "criteria")
         if not isinstance(criteria, dict):
-            raise RequestError(
-                at, "must be an object with descriptions of true and false, or absent"
-            )
+            raise RequestError(at, "must be an object with descriptions of true and false, or absent")
         for key, value in criteria.items():
             name = _name(key, at).lower()  # booleans are keys, too
             if name not in ("true", "false"):
@@ -314,8 +311,7 @@ def _noul(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
     if question.get("labels") is not None:
         names = _noul_labels(question["labels"], (*loc, "labels"))
     return [
-        Option(key, names[key], _description(described.get(key), (*loc, "criteria", key)))
-        for key in ("false", "true")
+        Option(key, names[key], _description(described.get(key), (*loc, "criteria", key))) for key in ("false", "true")
     ]
 
 
@@ -346,9 +342,7 @@ def _option_order(order: Any, n: int, loc: tuple[Any, ...]) -> list[int]:
         and sorted(order) == list(range(n))
     ):
         return [int(i) for i in order]
-    raise RequestError(
-        (*loc, "option_order"), f"must hold each of 0 to {n - 1} once, one for each option"
-    )
+    raise RequestError((*loc, "option_order"), f"must hold each of 0 to {n - 1} once, one for each option")
 
 
 # --------------------------------------------------------------------------------- values as text

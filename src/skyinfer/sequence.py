@@ -121,9 +121,7 @@ class SequenceBuilder:
         tokenizer, template, kind = self._tokenizer, self._template, question.type
         encode = tokenizer.encode_repeated
         loc = ("questions", question.id)
-        asked = _tokens(
-            encode, template.question(kind, question.instructions), (*loc, "instructions")
-        )
+        asked = _tokens(encode, template.question(kind, question.instructions), (*loc, "instructions"))
 
         options: list[tuple[int, ...]] = []
         order = question.option_order or range(len(question.options))
@@ -161,21 +159,16 @@ class SequenceBuilder:
             fit = sum(marker < limit for marker in markers)
             raise RequestError(
                 ("questions", question.id, "criteria"),
-                f"only {fit} of {len(markers)} options fit in the model's {limit} tokens; use fewer"
-                f" options",
+                f"only {fit} of {len(markers)} options fit in the model's {limit} tokens; use fewer options",
             )
         n = len(state.ids)
         used = min(n, max(0, limit - len(head.ids) - 1))
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
         ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
-        return Sequence(
-            ids, markers, n, used, len(markers), head.options_distinct, head.tokens_per_option
-        )
+        return Sequence(ids, markers, n, used, len(markers), head.options_distinct, head.tokens_per_option)
 
 
-def _tokens(
-    encode: Callable[[str], SequenceOf[int]], text: str, loc: tuple[Any, ...]
-) -> SequenceOf[int]:
+def _tokens(encode: Callable[[str], SequenceOf[int]], text: str, loc: tuple[Any, ...]) -> SequenceOf[int]:
     try:
         return encode(text)
     except UnicodeEncodeError as error:

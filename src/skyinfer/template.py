@@ -98,9 +98,7 @@ class PromptTemplate:
         self._state = states.pop().format
 
     @classmethod
-    def from_metadata(
-        cls_, metadata: Mapping[str, Any], *, cls: str, sep: str, mask: str
-    ) -> PromptTemplate:
+    def from_metadata(cls_, metadata: Mapping[str, Any], *, cls: str, sep: str, mask: str) -> PromptTemplate:
         """The template of a model file; Laya's own where the file has none."""
         source = metadata.get(KEY)
         if source is None:
@@ -215,13 +213,7 @@ def _check(tree: nodes.Template) -> None:
             if not isinstance(node.value, (str, bool, int, type(None))):
                 raise _fault("holds an unusual constant")
         elif isinstance(node, nodes.Filter):
-            if (
-                node.name != "tojson"
-                or node.args
-                or node.kwargs
-                or node.dyn_args
-                or node.dyn_kwargs
-            ):
+            if node.name != "tojson" or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
                 raise _fault(f"uses the filter {node.name!r}")
         elif isinstance(node, nodes.Test):
             if node.name not in _TESTS or node.args or node.kwargs or node.dyn_args:
@@ -311,9 +303,7 @@ class _Probe:
             raise _fault(f"writes an option of a {kind} differently depending on its place")
         return question, tuple(texts[:1]), state
 
-    def _render_with(
-        self, kind: str, described: tuple[bool, ...], missing: str | None
-    ) -> tuple[str, list[str], str]:
+    def _render_with(self, kind: str, described: tuple[bool, ...], missing: str | None) -> tuple[str, list[str], str]:
         names = ("false", "true") if kind == "noul" else ("0", "1", "2")
         options = [
             {
@@ -339,10 +329,7 @@ class _Probe:
             raise _fault(f"does not write one {self._mask!r} in front of each option")
         return (
             self._format(question, {("instructions", ""): 0}),
-            [
-                self._format(text, {("key", str(i)): 0, ("description", str(i)): 1})
-                for i, text in enumerate(texts[1:])
-            ],
+            [self._format(text, {("key", str(i)): 0, ("description", str(i)): 1}) for i, text in enumerate(texts[1:])],
             self._format(state, {("state", ""): 0}),
         )
 

@@ -80,7 +80,7 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, special: SpecialIds, source: str) -> None:
         """Take over `backend`, which nobody else may change; `source` names its key in errors."""
         truncation = backend.truncation
-        self.keeps_tail = bool(truncation) and truncation["direction"] == "left"
+        self.keeps_tail = truncation is not None and truncation["direction"] == "left"
         backend.no_truncation()
         backend.no_padding()
         _check_model(backend, source)
@@ -100,9 +100,7 @@ class Tokenizer:
         self.mask_id = special.mask_id
         self.mask_text = _text_of(backend, special.mask_id, "mask", source)
         if special.mask_id in (special.cls_id, special.sep_id):
-            raise FormatError(
-                f"{source}: the mask token, id {special.mask_id}, has another role, too"
-            )
+            raise FormatError(f"{source}: the mask token, id {special.mask_id}, has another role, too")
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], special: SpecialIds) -> Tokenizer:
@@ -212,10 +210,7 @@ def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str) 
     if largest < 0:
         raise FormatError(f"{source}: the vocabulary is empty")
     if largest >= special.vocab_size:
-        raise FormatError(
-            f"{source}: token id {largest} lies outside the embedding table of"
-            f" {special.vocab_size} rows"
-        )
+        raise FormatError(f"{source}: token id {largest} lies outside the embedding table of {special.vocab_size} rows")
 
 
 def _text_of(backend: tokenizers.Tokenizer, token: int, role: str, source: str) -> str:
@@ -247,17 +242,15 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
         )
     metaspace = pre == "mmbert"
 
-    vocab = {
-        token: i
-        for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind != _UNUSED
-    }
+    vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED}
     if len(vocab) + types.count(_UNUSED) != len(tokens):
         raise FormatError(f"{_TOKENS}: {len(tokens) - len(vocab)} tokens repeat another one's text")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    if any(len(pair) != 2 for pair in pairs):
-        bad = next(i for i, pair in enumerate(pairs) if len(pair) != 2)
-        raise FormatError(f"{_MERGES}: entry {bad} is not two tokens with one space between them")
+    pairs: list[tuple[str, str]] = []
+    for i, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if not left or not right or " " in right:
+            raise FormatError(f"{_MERGES}: entry {i} is not two tokens with one space between them")
+        pairs.append((left, right))
 
     options: dict[str, Any] = {}
     if metaspace:
@@ -301,9 +294,7 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
 def _string_list(metadata: Mapping[str, Any], key: str) -> list[str]:
     value = metadata.get(key)
     if value is None:
-        raise FormatError(
-            f"{key} is missing, and so is {HUGGINGFACE_JSON}: the file has no tokenizer"
-        )
+        raise FormatError(f"{key} is missing, and so is {HUGGINGFACE_JSON}: the file has no tokenizer")
     if not isinstance(value, list) or not all(type(item) is str for item in value):
         raise FormatError(f"{key} must be a list of strings")
     if len(value) > _MAX_TOKENS:
@@ -466,9 +457,7 @@ def _extra_special(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
     named = [
         (key, value)
         for key, value in config.items()
-        if key.endswith("_token")
-        and key.removesuffix("_token") not in _SPECIAL_ROLES
-        and isinstance(value, str)
+        if key.endswith("_token") and key.removesuffix("_token") not in _SPECIAL_ROLES and isinstance(value, str)
     ]
     if isinstance(extra, Mapping):
         return named + list(extra.items())
@@ -477,9 +466,7 @@ def _extra_special(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
     raise FormatError("tokenizer_config.json: extra_special_tokens must be a list or an object")
 
 
-def _added_tokens(
-    directory: Path, config: Mapping[str, Any], file: str, special: set[str]
-) -> list[AddedToken]:
+def _added_tokens(directory: Path, config: Mapping[str, Any], file: str, special: set[str]) -> list[AddedToken]:
     """The tokens that transformers registers on top of tokenizer.json, in the order it does.
 
     Without ``added_tokens_decoder`` those are the ones of the older added_tokens.json and of
@@ -500,9 +487,7 @@ def _added_tokens(
     if not isinstance(entries, Mapping):
         raise FormatError("tokenizer_config.json: added_tokens_decoder must be an object")
     try:
-        ordered = sorted(
-            ((int(token), value) for token, value in entries.items()), key=lambda e: e[0]
-        )
+        ordered = sorted(((int(token), value) for token, value in entries.items()), key=lambda e: e[0])
     except (TypeError, ValueError) as error:
         raise FormatError(f"tokenizer_config.json: added_tokens_decoder: {error}") from error
     return [_added_token(value, f"added_tokens_decoder.{token}") for token, value in ordered]

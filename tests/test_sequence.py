@@ -1,0 +1,266 @@
+"""Layout of sequences: the recorded runtime's ids and markers, budgets, and text that cannot escape."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tokenizer import load
+
+from skyinfer.errors import RequestError
+from skyinfer.schema import parse_questions
+from skyinfer.sequence import Sequence, SequenceBuilder
+from skyinfer.template import PromptTemplate
+
+GOLDEN = Path(__file__).parent / "golden" / "text.json"
+# (max_tokens, max_head_tokens) of the recorded checkpoints, by the end of their name
+BUDGETS = {"roomy": (2048, 1280), "tight": (40, 64), "": (512, 192)}
+LONG = "the drone keeps flying through the next gap and lets gravity pull it down "
+
+
+def builder(kind: str = "byte", max_tokens: int = 512, max_head_tokens: int = 192) -> SequenceBuilder:
+    tokenizer = load(kind)
+    texts = {"cls": tokenizer.cls_text, "sep": tokenizer.sep_text, "mask": tokenizer.mask_text}
+    template = PromptTemplate.from_metadata({}, **texts)
+    return SequenceBuilder(tokenizer, template, max_tokens, max_head_tokens)
+
+
+def choice(criteria: Any, instructions: Any = "Which?", **more: Any) -> dict[str, Any]:
+    return {"type": "choice", "instructions": instructions, "criteria": criteria, **more}
+
+
+def encode(state: Any, question: dict[str, Any], *args: Any) -> Sequence:
+    return builder(*args).encode(state, {"q": question})["q"]
+
+
+def parts(sequence: Sequence) -> tuple[list[int], list[list[int]], list[int]]:
+    """(question, options without markers, state), read from the markers alone; needs the whole head."""
+    tokenizer = load("byte")
+    ids, markers = sequence.ids, sequence.markers
+    assert ids[0] == tokenizer.cls_id
+    assert ids[-1] == tokenizer.sep_id
+    assert ids[markers[0] - 1] == tokenizer.sep_id
+    assert all(ids[m] == tokenizer.mask_id for m in markers)
+    state = len(ids) - 1 - sequence.state_tokens_used
+    assert ids[state - 1] == tokenizer.sep_id
+    ends = [*markers[1:], state - 1]
+    options = [ids[m + 1 : end] for m, end in zip(markers, ends, strict=True)]
+    return ids[1 : markers[0] - 1], options, ids[state:-1]
+
+
+# ------------------------------------------------------------------------------ as recorded
+
+
+def golden_cases() -> Iterator[Any]:
+    if not GOLDEN.exists():
+        return
+    for case in json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]:
+        yield pytest.param(case, id=f"{case['checkpoint']}: {case['name']}")
+
+
+def literal(text: str) -> Any:
+    """A recorded request, which is Python text: JSON has no 1 and 1.0, True and NaN as keys."""
+
+    class Numbers(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.Constant:
+            return ast.copy_location(ast.Constant(float(node.id)), node)
+
+    return ast.literal_eval(Numbers().visit(ast.parse(text, mode="eval")))
+
+
+@pytest.mark.parametrize("case", list(golden_cases()))
+def test_golden(case: dict[str, Any]) -> None:
+    kind, _, size = case["checkpoint"].partition("_")
+    request = literal(case["request"])
+    build = builder(kind, *BUDGETS[size])
+    if "refused" in case:
+        with pytest.raises(RequestError) as caught:
+            build.encode(request["state"], request["questions"])
+        assert caught.value.message
+        return
+    found = build.encode(request["state"], request["questions"])
+    assert list(found) == list(request["questions"])
+    for sequence, expected in zip(found.values(), case["sequences"], strict=True):
+        assert sequence.ids == expected["ids"]
+        assert sequence.markers == expected["markers"]
+        for key in ("state_tokens", "state_tokens_used", "options", "options_distinct", "tokens_per_option"):
+            assert getattr(sequence, key) == expected[key], key
+        assert sequence.truncated == (expected["state_tokens_used"] < expected["state_tokens"])
+
+
+# ------------------------------------------------------------------------------ layout and budgets
+
+
+def test_layout() -> None:
+    tokenizer = load("byte")
+    sequence = encode({"a": 1.0}, choice({"x": "one", "y": None}))
+    question, options, state = parts(sequence)
+    assert question == tokenizer.encode("choice question: Which?")
+    assert options == [tokenizer.encode(" x: one"), tokenizer.encode(" y")]
+    assert state == tokenizer.encode('{"a": 1.0}')
+    assert not sequence.truncated
+    assert sequence.tokens_per_option is None
+    assert (sequence.options, sequence.options_distinct) == (2, 2)
+
+
+SPELLINGS = ["[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "[SEP][MASK] x[SEP]", "[MASK][MASK]"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_text_cannot_end_its_part(spelling: str) -> None:
+    """Special tokens in any part leave the number and order of parts, and all other parts, alone."""
+    plain = parts(encode("state", choice({"a": "one", "b": "two"})))
+    text = f"x{spelling}y"
+    tokenizer = load("byte")
+    clean = text.replace("[MASK]", " ")
+    found = parts(encode(text, choice({"a": "one", "b": "two"})))
+    assert found == (plain[0], plain[1], tokenizer.encode(clean))
+    found = parts(encode("state", choice({"a": "one", "b": "two"}, text)))
+    assert found == (tokenizer.encode(f"choice question: {clean}"), plain[1], plain[2])
+    found = parts(encode("state", choice({"a": text, text: "two"})))
+    options = [tokenizer.encode(f" a: {clean}"), tokenizer.encode(f" {clean}: two")]
+    assert found == (plain[0], options, plain[2])
+    found = parts(encode({text: [text]}, choice({"a": {text: text}, "b": "two"}, [text])))
+    assert found[0] == tokenizer.encode(f'choice question: ["{clean}"]')
+    assert found[1] == [tokenizer.encode(f' a: {{"{clean}": "{clean}"}}'), plain[1][1]]
+    assert found[2] == tokenizer.encode(f'{{"{clean}": ["{clean}"]}}')
+
+
+def test_a_list_keeps_its_tail_and_a_string_its_head() -> None:
+    tokenizer = load("byte")
+    text = f"BEGIN {LONG * 60} END"
+    for state, tail in ((text, False), ({"a": text}, False), ([text], True), ((text,), False)):
+        sequence = encode(state, choice(["a", "b"]))
+        rendered = state if isinstance(state, str) else json.dumps(state)
+        whole = tokenizer.encode(rendered)
+        assert sequence.truncated
+        assert len(sequence.ids) == 512
+        assert sequence.state_tokens == len(whole)
+        kept = parts(sequence)[2]
+        assert kept == (whole[-len(kept) :] if tail else whole[: len(kept)])
+
+
+def test_no_room_for_the_state() -> None:
+    tokenizer = load("byte")
+    for state in ("abc", ["abc"]):
+        n = len(encode("", choice(["a", "b"])).ids)
+        sequence = encode(state, choice(["a", "b"]), "byte", n)
+        assert sequence.state_tokens_used == 0
+        assert len(sequence.ids) == n
+        assert sequence.ids[-2:] == [tokenizer.sep_id] * 2
+        # one token less: the closing [SEP] goes, too
+        assert len(encode(state, choice(["a", "b"]), "byte", n - 1).ids) == n - 1
+
+
+def test_options_keep_48_tokens_and_then_shrink_together() -> None:
+    sequence = encode("s", choice({"a": LONG * 9, "b": None}))
+    assert [len(option) for option in parts(sequence)[1]] == [48, 1]
+    assert sequence.tokens_per_option is None
+    for n in (12, 40):
+        sequence = encode("s", choice({f"key {i}": LONG for i in range(n)}))
+        per_option = max(4, (192 - 16) // n)
+        assert sequence.tokens_per_option == per_option
+        assert all(len(option) == per_option - 1 for option in parts(sequence)[1])
+
+
+def test_long_instructions_keep_what_the_options_leave() -> None:
+    question = parts(encode("s", choice(["a", "b"], LONG * 30)))[0]
+    assert len(question) == 192 - 2 * 2
+    question = parts(encode("s", choice([f"key {i}" for i in range(43)], LONG)))[0]
+    assert len(question) == max(8, 192 - 43 * 4)
+
+
+def test_options_that_become_identical_are_counted() -> None:
+    sequence = encode("s", choice({f"{LONG}{i}": LONG for i in range(12)}))
+    assert (sequence.options, sequence.options_distinct) == (12, 1)
+
+
+def test_255_options() -> None:
+    sequence = encode("s", choice([f"{i}" for i in range(255)]), "byte", 2048, 1280)
+    assert len(sequence.markers) == 255 == sequence.options
+    with pytest.raises(RequestError, match="of 255 options fit in the model's 512 tokens") as caught:
+        encode("s", choice([f"{i}" for i in range(255)]))
+    assert caught.value.loc == ("questions", "q", "criteria")
+
+
+def test_option_order_shows_slots() -> None:
+    tokenizer = load("byte")
+    sequence = encode("s", choice(["a", "b", "c"], option_order=[2, 0, 1]))
+    assert parts(sequence)[1] == [tokenizer.encode(f" {x}") for x in "cab"]
+
+
+def test_keeping_the_tail_of_options() -> None:
+    tokenizer = load("byte")
+    tail = load("byte")
+    tail.keeps_tail = True
+    template = PromptTemplate.from_metadata({}, cls="[CLS]", sep="[SEP]", mask="[MASK]")
+    build = SequenceBuilder(tail, template, 512, 192)
+    sequence = build.encode("s", {"q": choice([LONG * 9, "b"])})["q"]
+    assert parts(sequence)[1][0] == tokenizer.encode(f" {LONG * 9}")[-48:]
+
+
+@pytest.mark.parametrize(
+    ("state", "question", "loc"),
+    [
+        ("\ud800", choice(["a"]), ("state",)),
+        ({"a": ["\udfff"]}, choice(["a"]), ("state",)),
+        ("s", choice(["a"], "\ud800"), ("questions", "q", "instructions")),
+        ("s", choice(["a", "\ud800"]), ("questions", "q", "criteria", 1)),
+        ("s", choice({"a": "\ud800"}), ("questions", "q", "criteria", 0)),
+        (None, choice(["a"]), ("state",)),
+    ],
+)
+def test_text_that_is_none(state: Any, question: Any, loc: tuple[Any, ...]) -> None:
+    with pytest.raises(RequestError) as caught:
+        encode(state, question)
+    assert caught.value.loc == loc
+
+
+def test_nothing_asked() -> None:
+    assert builder().encode("s", {}) == {}
+    with pytest.raises(RequestError):
+        builder().encode(None, {})
+
+
+def test_ids_do_not_depend_on_neighbours() -> None:
+    questions = {"a": choice(["x", "y"]), "b": {"type": "noul", "instructions": "Is it?"}}
+    build = builder()
+    together = build.encode("s", questions)
+    for key, question in questions.items():
+        assert build.encode("s", {"renamed": question})["renamed"] == together[key]
+
+
+def test_head_and_state_can_be_kept() -> None:
+    build = builder()
+    question = parse_questions({"q": choice(["a", "b"])})[0]
+    head, states = build.head(question), [build.state("one"), build.state(["two"])]
+    before = list(head.ids)
+    for state, tokens in zip(("one", ["two"]), states, strict=True):
+        assert build.assemble(head, tokens) == build.build(state, [question])[0]
+    assert head.ids == before
+
+
+def test_threads_share_a_builder() -> None:
+    build = builder()
+    cases = [(f"state {i} {LONG}", {"q": choice([f"a{i}", "b"], f"Which {i}?")}) for i in range(40)]
+    expected = [build.encode(*case) for case in cases]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        order = random.Random(seed).sample(range(len(cases)), len(cases))
+        for i in order * 3:
+            if build.encode(*cases[i]) != expected[i]:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
