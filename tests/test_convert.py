@@ -84,9 +84,7 @@ OURS_ONLY = {
 @pytest.mark.parametrize("case", llama_converter.CASES)
 def test_writes_what_llama_cpp_writes(case: str, tmp_path: Path) -> None:
     size, paints, pre, outtype = llama_converter.CASES[case]
-    out = convert(
-        paint(tmp_path / case, **SIZES[size], **paints), tmp_path / "out.gguf", outtype=outtype
-    )
+    out = convert(paint(tmp_path / case, **SIZES[size], **paints), tmp_path / "out.gguf", outtype=outtype)
     with GGUFFile.open(out) as file:
         ours = llama_converter.summary(file)
     theirs = json.loads(llama_converter.RECORD.read_text(encoding="utf-8"))[case]
@@ -157,9 +155,7 @@ def test_spelling(spelling: str, tmp_path: Path) -> None:
     changes = SPELLINGS[spelling]
     assert ours.n_layers == TINY["n_layers"]
     assert ours.n_head_blocks == changes.get("head_layers", TINY["head_layers"])
-    assert (ours.rope_base_global, ours.rope_base_local) == changes.get(
-        "rope_base", (160000.0, 10000.0)
-    )
+    assert (ours.rope_base_global, ours.rope_base_local) == changes.get("rope_base", (160000.0, 10000.0))
     assert ours.norm_eps == changes.get("eps", 1e-5)
     assert ours.window == changes.get("local_attention", 128) // 2
     every = changes.get("global_every", 3)
@@ -171,12 +167,8 @@ def test_spelling(spelling: str, tmp_path: Path) -> None:
     types = checkpoint.metadata["tokenizer.ggml.token_type"]
     assert len(tokens) == len(types) == TINY["vocab"]
     spare = changes.get("spare_rows", 0)
-    assert [i for i, kind in enumerate(types) if kind == 5] == list(
-        range(TINY["vocab"] - spare, TINY["vocab"])
-    )
-    assert tokens[TINY["vocab"] - spare :] == [
-        f"[PAD{i}]" for i in range(TINY["vocab"] - spare, TINY["vocab"])
-    ]
+    assert [i for i, kind in enumerate(types) if kind == 5] == list(range(TINY["vocab"] - spare, TINY["vocab"]))
+    assert tokens[TINY["vocab"] - spare :] == [f"[PAD{i}]" for i in range(TINY["vocab"] - spare, TINY["vocab"])]
 
 
 def test_a_flat_rope_base_is_for_every_layer(checkpoint: Path) -> None:
@@ -205,9 +197,7 @@ def test_lengths_default_to_the_runtimes(checkpoint: Path) -> None:
 
 def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
     removed = {"max_len": None, "head_max_len": None}
-    directory = paint(
-        tmp_path / "j", **TINY, agent_config=removed, agent_config_name="julia_config.json"
-    )
+    directory = paint(tmp_path / "j", **TINY, agent_config=removed, agent_config_name="julia_config.json")
     policy = {"max_length": 1024, "head_length": 500}
     (directory / "inference-policy.json").write_text(json.dumps(policy), encoding="utf-8")
     config = ModelConfig.from_source(Checkpoint.open(directory))
@@ -215,7 +205,7 @@ def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds, period",
+    ("kinds", "period"),
     [("fssfss", 3), ("ffffff", 1), ("fsssss", 6), ("fsfsfs", 2), ("sfssfs", 0), ("fsssff", 0)],
 )
 def test_layer_types_need_a_period(kinds: str, period: int, checkpoint: Path) -> None:
@@ -242,7 +232,7 @@ def test_usable_temperatures_stay_raw(painted: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value, applied",
+    ("value", "applied"),
     [
         (True, 1.0),
         (math.nan, 1.0),
@@ -262,7 +252,10 @@ def test_unusable_temperature(value: Any, applied: float, checkpoint: Path) -> N
     with pytest.warns(RuntimeWarning) as caught:
         config = ModelConfig.from_source(Checkpoint.open(checkpoint))
     assert config.temperatures == {"choice": 1.5, "score": applied, "noul": 1.5, "noul.2": applied}
-    assert [str(warning.message).split("=")[0] for warning in caught] == ["temperature[1]", "noul:2"]
+    assert [str(warning.message).split("=")[0] for warning in caught] == [
+        "temperature[1]",
+        "noul:2",
+    ]
 
 
 def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
@@ -276,7 +269,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file, changes, message",
+    ("file", "changes", "message"),
     [
         ("rl_agent_config.json", {"option_layout": "parallel"}, "option_layout: 'parallel'"),
         ("rl_agent_config.json", {"temperature": [1, 2]}, "temperature: expected a list of 3"),
@@ -304,9 +297,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
         ("tokenizer/tokenizer_config.json", {"cls_token": "<start>"}, "600 rows|cls_token"),
     ],
 )
-def test_faulty_configuration(
-    file: str, changes: dict[str, Any], message: str, checkpoint: Path
-) -> None:
+def test_faulty_configuration(file: str, changes: dict[str, Any], message: str, checkpoint: Path) -> None:
     edit(checkpoint / file, **changes)
     with pytest.raises(FormatError, match=message):
         Checkpoint.open(checkpoint)
@@ -315,7 +306,7 @@ def test_faulty_configuration(
 def test_not_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     for missing in ("nowhere", "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(FormatError, match="not a (Laya )?checkpoint"):
+        with pytest.raises(FormatError, match=r"not a (Laya )?checkpoint"):
             Checkpoint.open(tmp_path / missing)
     for name in (
         "model.safetensors",
@@ -329,7 +320,7 @@ def test_not_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     for content in ("{", "[1]", '{"a": ' * 100_000, "\ud800".encode("utf-8", "surrogatepass")):
         path = checkpoint / "rl_agent_config.json"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(FormatError, match="rl_agent_config.json: (is not|expected a) JSON"):
+        with pytest.raises(FormatError, match=r"rl_agent_config\.json: (is not|expected a) JSON"):
             Checkpoint.open(checkpoint)
 
 
@@ -349,18 +340,20 @@ def test_tokenizer_other_than_bpe(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, change, message",
+    ("name", "change", "message"),
     [
         ("encoder.final_norm.weight", None, r"is missing \(expected \[64\]\)"),
-        ("encoder.layers.1.attn.Wqkv.weight", (64, 192), r"expected \[192, 64\], found \[64, 192\]"),
+        (
+            "encoder.layers.1.attn.Wqkv.weight",
+            (64, 192),
+            r"expected \[192, 64\], found \[64, 192\]",
+        ),
         ("head.layers.0.self_attn.in_proj_bias", (191,), r"expected \[192\], found \[191\]"),
         ("encoder.layers.0.attn_norm.weight", (64,), "is unknown"),
         ("encoder.layers.3.mlp.Wo.weight", (64, 128), "is unknown"),
     ],
 )
-def test_faulty_tensor(
-    name: str, change: tuple[int, ...] | None, message: str, checkpoint: Path
-) -> None:
+def test_faulty_tensor(name: str, change: tuple[int, ...] | None, message: str, checkpoint: Path) -> None:
     tensors = safetensors(checkpoint / "model.safetensors")
     tensors.pop(name, None)
     if change is not None:
@@ -391,7 +384,7 @@ def test_weight_that_is_no_number(value: float, checkpoint: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "value, fits",
+    ("value", "fits"),
     [
         (65519.0, {"f32", "f16", "bf16", "q8_0"}),
         (-65521.0, {"f32", "bf16", "q8_0"}),
@@ -399,9 +392,7 @@ def test_weight_that_is_no_number(value: float, checkpoint: Path, tmp_path: Path
         (3.4e38, {"f32"}),
     ],
 )
-def test_weight_too_large_for_its_type(
-    value: float, fits: set[str], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_weight_too_large_for_its_type(value: float, fits: set[str], checkpoint: Path, tmp_path: Path) -> None:
     tensors = safetensors(checkpoint / "model.safetensors")
     tensors["type_emb.weight"][0, 0] = value  # always F32
     tensors["scorer.1.weight"][3, 5] = value
@@ -430,7 +421,7 @@ def test_rows_that_q8_0_cannot_hold_become_f16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         (b"", "not a safetensors file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
@@ -463,7 +454,7 @@ def test_number_types_that_are_no_weights(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"scorer.3.bias": "../elsewhere.safetensors"}, "lies outside"),
         ({"scorer.3.bias": "model-00009-of-00009.safetensors"}, "is missing"),
@@ -496,7 +487,7 @@ def test_merges_come_in_two_spellings(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, pre",
+    ("changes", "pre"),
     [
         ({}, "modern-bert"),
         ({"normalizer": None}, "gpt-2"),
@@ -536,7 +527,7 @@ def test_a_tokenizer_without_a_name_in_llama_cpp(checkpoint: Path) -> None:
 def test_added_runs_of_spaces(tmp_path: Path) -> None:
     """mmBERT's added runs of spaces are never matched by the reference, so they may not be user-defined."""
     metadata = Checkpoint.open(paint(tmp_path / "m", **TINY, tokenizer="metaspace")).metadata
-    kinds = dict(zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]))
+    kinds = dict(zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True))
     assert kinds["\u2581\u2581"] == 1
     assert kinds["\n\n"] == kinds["<table>"] == 4
     assert kinds["<mask>"] == kinds["<pad>"] == 3
@@ -564,9 +555,7 @@ def test_unknown_outtype(painted: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_nothing_is_left_of_a_failure(
-    error: type[BaseException], painted: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_left_of_a_failure(error: type[BaseException], painted: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     out.write_bytes(b"precious")
 

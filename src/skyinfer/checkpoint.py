@@ -83,18 +83,14 @@ class Checkpoint:
         tensors: by GGUF name; `offset` counts in the safetensors file the tensor lies in.
     """
 
-    def __init__(
-        self, path: Path, metadata: dict[str, Any], stored: dict[str, tuple[TensorInfo, np.ndarray]]
-    ) -> None:
+    def __init__(self, path: Path, metadata: dict[str, Any], stored: dict[str, tuple[TensorInfo, np.ndarray]]) -> None:
         self.path = path
         self.metadata = metadata
         self.tensors = {name: info for name, (info, _) in stored.items()}
         self._data = {name: data for name, (_, data) in stored.items()}
 
     @classmethod
-    def open(
-        cls, directory: str | os.PathLike[str], *, pre: str | None = None, name: str | None = None
-    ) -> Checkpoint:
+    def open(cls, directory: str | os.PathLike[str], *, pre: str | None = None, name: str | None = None) -> Checkpoint:
         """Read the configuration and the tokenizer, map the weights, and check them all.
 
         Args:
@@ -118,8 +114,7 @@ class Checkpoint:
             directory / "tokenizer",
             metadata[f"{ARCHITECTURE}.vocab_size"],
             pre,
-            julia=agent.path.name.startswith("julia")
-            or agent.get("architecture") == "JuliaDecisionModel",
+            julia=agent.path.name.startswith("julia") or agent.get("architecture") == "JuliaDecisionModel",
         )
         config = ModelConfig.from_metadata(metadata, directory)
         return cls(directory, metadata, _match_tensors(directory, config))
@@ -147,10 +142,7 @@ class Checkpoint:
 
     @property
     def _n_layers(self) -> int:
-        blocks, head = (
-            self.metadata[f"{ARCHITECTURE}.{key}"]
-            for key in ("block_count", "decision.block_count")
-        )
+        blocks, head = (self.metadata[f"{ARCHITECTURE}.{key}"] for key in ("block_count", "decision.block_count"))
         return int(blocks - head)
 
     def close(self) -> None:
@@ -267,9 +259,7 @@ def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]
         "attention.head_count": encoder.whole("num_attention_heads", least=1),
         "rope.freq_base": rope_global,
         "rope.freq_base_swa": rope_local,
-        "attention.layer_norm_epsilon": (
-            encoder.number(eps_key, encoder.get(eps_key)) if eps_key else 1e-5
-        ),
+        "attention.layer_norm_epsilon": (encoder.number(eps_key, encoder.get(eps_key)) if eps_key else 1e-5),
         "attention.causal": False,
         "classifier.pooling_type": {"mean": 1, "cls": 2}[pooling],
         "attention.sliding_window": encoder.whole("local_attention", 128),
@@ -371,9 +361,7 @@ def _warn(message: str) -> None:
 # --------------------------------------------------------------------------------------------- tokenizer
 
 
-def _tokenizer_metadata(
-    directory: Path, vocab_size: int, pre: str | None, *, julia: bool
-) -> dict[str, Any]:
+def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, julia: bool) -> dict[str, Any]:
     """Keys of the vocabulary, the special tokens and the template."""
     from .template import julia_template, laya_template
     from .tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
@@ -430,9 +418,7 @@ def _tokenizer_metadata(
     if isinstance(normalizer, dict) and normalizer.get("type") in ("NFC", "NFD", "NFKC", "NFKD"):
         metadata["skycmd.tokenizer.normalizer"] = normalizer["type"]
     for side in ("lstrip", "rstrip"):
-        stripping = [
-            token_id for token_id, token in sorted(added.items()) if token.get(side) is True
-        ]
+        stripping = [token_id for token_id, token in sorted(added.items()) if token.get(side) is True]
         if stripping:
             metadata[f"skycmd.tokenizer.{side}"] = stripping
     return metadata
@@ -445,9 +431,7 @@ def _vocabulary(
     vocab_size: int,
 ) -> dict[str, int]:
     """Text -> id of every token, each id inside the embedding."""
-    ids: dict[str, int] = model["vocab"] | {
-        token["content"]: token_id for token_id, token in added.items()
-    }
+    ids: dict[str, int] = model["vocab"] | {token["content"]: token_id for token_id, token in added.items()}
     for text, token_id in ids.items():
         if not 0 <= token_id < vocab_size:
             tokenizer.fail("model.vocab", f"id {token_id} of {text!r} is outside {vocab_size} rows")
@@ -543,9 +527,7 @@ def _checkpoint_name(name: str, n_layers: int) -> str:
     return f"head.layers.{int(index) - n_layers}.{_HEAD_BLOCK[part]}{kind}"
 
 
-def _match_tensors(
-    directory: Path, config: ModelConfig
-) -> dict[str, tuple[TensorInfo, np.ndarray]]:
+def _match_tensors(directory: Path, config: ModelConfig) -> dict[str, tuple[TensorInfo, np.ndarray]]:
     """Every tensor of the model under its GGUF name; nothing missing, nothing left over."""
     stored = _stored_tensors(directory)
     out = {}
@@ -555,13 +537,10 @@ def _match_tensors(
         if found is None:
             raise FormatError(f"{directory}: tensor {source} is missing (expected {list(shape)})")
         if found.shape != shape:
-            raise FormatError(
-                f"{directory}: tensor {source}: expected {list(shape)}, found {list(found.shape)}"
-            )
+            raise FormatError(f"{directory}: tensor {source}: expected {list(shape)}, found {list(found.shape)}")
         if found.dtype not in _GGML_TYPE:
             raise FormatError(
-                f"{directory}: tensor {source}: type {found.dtype} is not supported "
-                f"({', '.join(_GGML_TYPE)} are)"
+                f"{directory}: tensor {source}: type {found.dtype} is not supported ({', '.join(_GGML_TYPE)} are)"
             )
         info = TensorInfo(name, shape, _GGML_TYPE[found.dtype], found.offset, found.data.nbytes)
         out[name] = info, found.data

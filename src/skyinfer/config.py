@@ -1,6 +1,6 @@
 """What a model is, read from GGUF keys and checked whole: nothing after this looks at a raw key again.
 
-A source is an open GGUF file (gguf.py) or a checkpoint directory (convert.py); both speak in the keys and
+A source is an open GGUF file (gguf.py) or a checkpoint directory (checkpoint.py); both speak in the keys and
 tensor names of the GGUF form. Tokenizer and template keys are the business of tokenizer.py and template.py,
 except for the three special ids, which the sequence needs.
 """
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from .errors import FormatError
-from .gguf import TensorInfo
+from .gguf import TensorInfo, shown
 
 ARCHITECTURE = "modern-bert"
 QUESTION_TYPES = ("choice", "score", "noul")
@@ -116,17 +116,12 @@ class ModelConfig:
         for name, shape in expected.items():
             found = source.tensors.get(name)
             if found is None:
-                raise FormatError(
-                    f"{source.path}: tensor {name} is missing (expected {list(shape)})"
-                )
+                raise FormatError(f"{source.path}: tensor {name} is missing (expected {list(shape)})")
             if found.shape != shape:
-                raise FormatError(
-                    f"{source.path}: tensor {name}: expected {list(shape)}, "
-                    f"found {list(found.shape)}"
-                )
+                raise FormatError(f"{source.path}: tensor {name}: expected {list(shape)}, found {list(found.shape)}")
         for name in source.tensors:
             if name not in expected:
-                raise FormatError(f"{source.path}: tensor {name!r} is unknown to a Laya model")
+                raise FormatError(f"{source.path}: tensor {shown(name)} is unknown to a Laya model")
         return config
 
     @classmethod
@@ -166,7 +161,7 @@ class ModelConfig:
         stated = f"{ARCHITECTURE}.rope.freq_base" in metadata
         activation = keys.text("hidden_activation", "gelu")
         if activation not in ("gelu", "silu"):
-            keys.fail("hidden_activation", f"{activation!r} is not supported (gelu and silu are)")
+            keys.fail("hidden_activation", f"{shown(activation)} is not supported (gelu and silu are)")
         # llama.cpp's converter knows norm_eps, ModernBERT's own spelling, by the other name only
         eps_key, other_eps_key = (f"attention.layer_norm_{part}epsilon" for part in ("", "rms_"))
         if keys.get(eps_key) is None and keys.get(other_eps_key) is not None:
@@ -187,9 +182,7 @@ class ModelConfig:
             window=window,
             layer_is_global=layer_is_global,
             rope_base_global=rope_base,
-            rope_base_local=keys.number(
-                "rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL
-            ),
+            rope_base_local=keys.number("rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL),
             activation=activation,
             max_tokens=keys.whole("decision.max_tokens", 1, _MAX_TOKENS, DEFAULT_MAX_TOKENS),
             max_head_tokens=keys.whole("decision.max_head_tokens", 1, _MAX_TOKENS),
@@ -253,7 +246,7 @@ class _Keys:
         return self.metadata.get(self.full(name))
 
     def fail(self, name: str, message: str) -> NoReturn:
-        raise FormatError(f"{self.path}: key {self.full(name)}: {message}")
+        raise FormatError(f"{self.path}: key {shown(self.full(name))}: {message}")
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self.get(name)
@@ -292,8 +285,8 @@ class _Keys:
         """A key that may be absent, and has one possible value."""
         value = self.get(name)
         if value is not None and (type(value) is not type(expected) or value != expected):
-            shown = value if isinstance(value, (bool, int, float, str)) else _kind(value)
-            self.fail(name, f"expected {expected!r}, found {shown!r}")
+            found = _kind(value) if isinstance(value, list) else shown(str(value))
+            self.fail(name, f"expected {expected}, found {found}")
 
     def list_of_whole(self, name: str, value: list[Any]) -> list[int]:
         if not all(_is_whole(one) for one in value):
@@ -332,9 +325,7 @@ class _Keys:
 
     def vocab_size(self) -> int:
         tokens = self.get("tokenizer.ggml.tokens")
-        if tokens is not None and not (
-            isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
-        ):
+        if tokens is not None and not (isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)):
             self.fail("tokenizer.ggml.tokens", "expected an array of strings")
         size = self.whole("vocab_size", 1, _MAX_VOCAB, len(tokens) if tokens else None)
         if tokens is not None and len(tokens) != size:
@@ -359,7 +350,7 @@ class _Keys:
         return size // 2, tuple(period != 0 and i % period == 0 for i in range(n_layers))
 
     def temperatures(self) -> dict[str, float]:
-        out = {name: 1.0 for name in QUESTION_TYPES}
+        out = dict.fromkeys(QUESTION_TYPES, 1.0)
         for key in self.metadata:
             if key.startswith(TEMPERATURE_KEY):
                 name = key[len(TEMPERATURE_KEY) :]
@@ -379,9 +370,7 @@ def _check_dialect(keys: _Keys) -> None:
     """Refuse, by name, what is not llama.cpp's form of a Laya model."""
 
     def refuse(what: str) -> NoReturn:
-        raise FormatError(
-            f"{keys.path}: {what}; convert the original checkpoint with `skyinfer convert` instead"
-        )
+        raise FormatError(f"{keys.path}: {what}; convert the original checkpoint with `skyinfer convert` instead")
 
     if any(key.startswith("ggmlc.") for key in keys.metadata):
         refuse("a Laya GGUF in the ggmlc format (a compiled graph), which only ggmlc runs")
@@ -391,7 +380,7 @@ def _check_dialect(keys: _Keys) -> None:
     if not architecture:
         keys.fail("general.architecture", "is missing")
     if architecture != ARCHITECTURE:
-        keys.fail("general.architecture", f"expected {ARCHITECTURE!r}, found {architecture[:80]!r}")
+        keys.fail("general.architecture", f"expected {ARCHITECTURE}, found {shown(architecture)}")
     if keys.get("decision.type") is None and keys.get("decision.block_count") is None:
         refuse(
             "a ModernBERT backbone without a decision head (key modern-bert.decision.type is "

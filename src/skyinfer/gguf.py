@@ -10,6 +10,7 @@ the package's own reader.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -142,18 +143,15 @@ class GGUFFile:
             with np.errstate(all="ignore"):
                 return quants.dequantize(data.reshape(-1, row_bytes), kind)
         except NotImplementedError:
-            raise FormatError(
-                f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized"
-            ) from None
+            raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
 
     def close(self) -> None:
         """Let go of the file. Memory is unmapped once no array refers to it."""
         self._bytes = None
         if self._map is not None:
-            try:
+            # arrays handed out still refer to the map, and keep it
+            with contextlib.suppress(BufferError):
                 self._map.close()
-            except BufferError:
-                pass  # arrays handed out still refer to the map, and keep it
             self._map = None
 
     def __enter__(self) -> GGUFFile:
@@ -304,7 +302,7 @@ class _Header:
         out: dict[str, Value] = {}
         for index in range(count):
             key = self.string(f"the name of key {index}")
-            what = f"key {_shown(key)}"
+            what = f"key {shown(key)}"
             if not key:
                 self.fail(f"key {index} has no name")
             if key in out:
@@ -316,7 +314,7 @@ class _Header:
         stated: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for index in range(count):
             name = self.string(f"the name of tensor {index}")
-            what = f"tensor {_shown(name)}"
+            what = f"tensor {shown(name)}"
             if not name:
                 self.fail(f"tensor {index} has no name")
             if name in stated:
@@ -332,7 +330,7 @@ class _Header:
         start = -(-self.pos // alignment) * alignment
         out = {}
         for name, (shape, kind, offset) in stated.items():
-            what = f"tensor {_shown(name)}"
+            what = f"tensor {shown(name)}"
             n_bytes = self.size_of(what, shape, kind)
             if offset % alignment:
                 self.fail(f"{what}: offset {offset} is not a multiple of the alignment {alignment}")
@@ -345,7 +343,7 @@ class _Header:
         by_place = sorted(out.values(), key=lambda info: info.offset)
         for one, other in itertools.pairwise(by_place):
             if one.offset + one.n_bytes > other.offset:
-                self.fail(f"tensor {_shown(other.name)} overlaps tensor {_shown(one.name)}")
+                self.fail(f"tensor {shown(other.name)} overlaps tensor {shown(one.name)}")
         return out
 
     def size_of(self, what: str, shape: tuple[int, ...], kind: int) -> int:
@@ -367,18 +365,13 @@ class _Header:
         return n_values // block * block_bytes
 
 
-def _shown(name: str) -> str:
-    """A name out of an untrusted file, fit for one line on a terminal."""
-    return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
+def shown(text: str) -> str:
+    """A name or value out of an untrusted file, fit for one line on a terminal."""
+    return text if text.isprintable() and len(text) <= 100 else repr(text[:100])
 
 
 def _alignment(header: _Header, metadata: dict[str, Value]) -> int:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if (
-        not isinstance(alignment, int)
-        or isinstance(alignment, bool)
-        or alignment < 1
-        or alignment & (alignment - 1)
-    ):
+    if not isinstance(alignment, int) or isinstance(alignment, bool) or alignment < 1 or alignment & (alignment - 1):
         header.fail("key general.alignment: is not a power of two")
     return alignment
