@@ -313,7 +313,7 @@ def _period(encoder: _JsonFile, n_layers: int) -> int:
     if len(kinds) != n_layers:
         encoder.fail("layer_types", f"{len(kinds)} entries for {n_layers} layers")
     is_global = [names[kind] for kind in kinds]
-    candidates = [period, *range(1, n_layers + 1)]
+    candidates: list[int] = [period, *range(1, n_layers + 1)]
     for candidate in candidates:
         if is_global == [i % candidate == 0 for i in range(n_layers)]:
             return candidate
@@ -517,7 +517,7 @@ def _pre_of(tokenizer: _JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -
 
 
 def _checkpoint_name(name: str, n_layers: int) -> str:
-    """The checkpoint's name of a GGUF tensor; see the table in docs/formats.md."""
+    """The checkpoint's name of a GGUF tensor, by the tables above."""
     stem, _, kind = name.rpartition(".")
     if stem in _TOP_LEVEL:
         return f"{_TOP_LEVEL[stem]}.{kind}"
