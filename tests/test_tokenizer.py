@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -123,6 +126,20 @@ def test_a_lone_surrogate_is_the_callers_fault() -> None:
     for encode in (tokenizer.encode, tokenizer.encode_repeated):
         with pytest.raises(UnicodeEncodeError):
             encode("a\ud800b")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_no_threads_are_started() -> None:
+    code = (
+        "import os, test_tokenizer as t; n = lambda: len(os.listdir('/proc/self/task'));"
+        "tokenizer = t.load('byte'); before = n(); tokenizer.encode_batch(t.TEXTS * 9); print(n() - before)"
+    )
+    tests = str(Path(__file__).parent)
+    path = os.pathsep.join([tests, *filter(None, sys.path)])
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert found.stdout == "0\n", found.stderr
 
 
 def test_threads_share_a_tokenizer() -> None:

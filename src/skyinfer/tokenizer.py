@@ -86,8 +86,9 @@ class Tokenizer:
         _check_model(backend, source)
         _check_growth(backend, source)
         _check_ids(backend, special, source)
-        # The one-text batch call skips the offsets that `encode` tracks, and starts no thread pool.
-        self._encode_one = backend.encode_batch_fast
+        # Not a batch call: those are some 20 % faster, but start the package's own pool of threads,
+        # which a process that forks or has a CPU quota did not ask for.
+        self._encode_one = backend.encode
         self._remember = lru_cache(_REMEMBERED_TEXTS)(self._encode_tuple)
         self.cls_id, self.cls_text = (
             special.cls_id,
@@ -126,7 +127,7 @@ class Tokenizer:
             FormatError: the model's tokenizer fails on this text.
         """
         try:
-            return self._encode_one([text], add_special_tokens=False)[0].ids
+            return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
             if not isinstance(error, Exception) and not _is_panic(error):
                 raise
