@@ -1,0 +1,91 @@
+"""Types of the border to the C core (_core.pyx and _kernels.pxi, which hold the contracts)."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# token ids, marker positions, row of the type embedding
+BatchItem: TypeAlias = tuple[list[int], list[int], int]
+Matrix: TypeAlias = npt.NDArray[np.float32]
+
+DTYPES: dict[str, int]
+EPILOGUES: dict[str, int]
+
+def isa_names() -> list[str]: ...
+def isa_supported(name: str) -> bool: ...
+
+class CoreModel:
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        n_vocab: int,
+        n_layers: int,
+        n_heads: int,
+        n_head_blocks: int,
+        n_head_heads: int,
+        window: int,
+        max_positions: int,
+        norm_eps: float,
+        rope_base_global: float,
+        rope_base_local: float,
+        silu: bool,
+        layer_is_global: Sequence[bool],
+        isa: str | None = None,
+    ) -> None: ...
+    def set(self, name: str, array: np.ndarray, dtype: str = "f32") -> None: ...
+    def freeze(self) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def n_bytes(self) -> int: ...
+
+class CorePlan:
+    def __init__(
+        self, model: CoreModel, *, n_tokens: int, n_sequences: int, n_markers: int, sequence_tokens: int
+    ) -> None: ...
+    @property
+    def model(self) -> CoreModel: ...
+    @property
+    def n_bytes(self) -> int: ...
+    def holds(self, n_tokens: int, n_sequences: int, n_markers: int, sequence_tokens: int) -> bool: ...
+    def run(self, sequences: list[BatchItem], trace: dict[str, np.ndarray] | None = None) -> list[Matrix]: ...
+
+class PackedMatrix:
+    def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...
+    @property
+    def isa(self) -> str: ...
+
+class Kernels:
+    def __init__(self, isa: str) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def tile(self) -> tuple[int, int]: ...
+    def gemm(
+        self,
+        a: Matrix,
+        w: PackedMatrix,
+        out: Matrix,
+        *,
+        bias: Matrix | None = None,
+        residual: Matrix | None = None,
+        epilogue: str = "linear",
+        repeat: int = 1,
+    ) -> None: ...
+    def layer_norm(self, x: Matrix, weight: Matrix, eps: float, out: Matrix, *, bias: Matrix | None = None) -> None: ...
+    def attention(
+        self,
+        q: Matrix,
+        k: Matrix,
+        v: Matrix,
+        out: Matrix,
+        *,
+        cos: Matrix | None = None,
+        sin: Matrix | None = None,
+        window: int = -1,
+        scale: float = 1.0,
+    ) -> None: ...
