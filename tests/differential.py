@@ -35,10 +35,15 @@ from skyinfer.tokenizer import (
     tokenizer_config,
 )
 
+# tokenizer.json, tokenizer_config.json
 Files = tuple[dict[str, Any], dict[str, Any]]
 
 
 # ---------------------------------------------------------------------- tokenizer directories
+
+
+# A key of the painted configuration that holds further files by name.
+OTHER_FILES = "other files"
 
 
 def _decoder(tokenizer: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -120,6 +125,18 @@ def byte_no_class() -> Files:
     return tokenizer, config | {"extra_special_tokens": ["[unused0]"], "model_max_length": 8192}
 
 
+def byte_older_files() -> Files:
+    """special_tokens_map.json and added_tokens.json, which count where added_tokens_decoder lacks."""
+    tokenizer, config = byte_plain()
+    mask = {"content": "[MASK]", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    return tokenizer, config | {
+        OTHER_FILES: {
+            "special_tokens_map.json": {"mask_token": mask, "bos_token": "[BOS]", "sep_token": "[PAD]"},
+            "added_tokens.json": {"drone": 1024, "[BOS]": 1025, "[SEP]": 1019},
+        }
+    }
+
+
 def meta_gemma() -> Files:
     tokenizer, config = meta_plain()
     tokenizer["pre_tokenizer"] = None
@@ -142,7 +159,7 @@ def meta_always() -> Files:
 
 DIRECTORIES: list[Callable[[], Files]] = [
     byte_plain, meta_plain, byte_decoder_flips, byte_decoder_partial, byte_cut_and_padded, byte_left,
-    byte_prefix_space, byte_unregistered, byte_no_class, meta_gemma, meta_gemma_decoder, meta_always,
+    byte_prefix_space, byte_unregistered, byte_no_class, byte_older_files, meta_gemma, meta_gemma_decoder, meta_always,
 ]  # fmt: skip
 
 
@@ -266,8 +283,10 @@ def load(make: Callable[[], Files], directory: Path) -> tuple[Any, Tokenizer, Pr
     tokenizer, config = make()
     inner = directory / "tokenizer"
     inner.mkdir(parents=True)
-    (inner / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (inner / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    files = config.pop(OTHER_FILES, {})
+    files |= {"tokenizer.json": tokenizer, "tokenizer_config.json": config}
+    for name, content in files.items():
+        (inner / name).write_text(json.dumps(content), encoding="utf-8")
     text = canonical_tokenizer_json(inner)
     settings = tokenizer_config(inner)
     _fix_tokenizer_config(str(directory))
