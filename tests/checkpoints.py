@@ -81,9 +81,7 @@ def _bias(name: str, d: int) -> Brush:
     return Brush(name, (d,), 0.125)
 
 
-def brushes(
-    *, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: int, n_act: int = 2
-) -> Iterator[Brush]:
+def brushes(*, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: int, n_act: int = 2) -> Iterator[Brush]:
     """Every tensor of a Laya state dict. The gains keep attention selective and options apart:
     markers share one embedding, so what tells them apart must come through attention."""
     d = d_model
@@ -157,9 +155,7 @@ def _store(values: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "F16":
         return values.astype("<f2")
     bits = values.view(np.uint32)
-    return (
-        (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    ).astype("<u2")
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
 
 
 _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -257,7 +253,7 @@ def _template(cls: str, sep: str, ids: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _tokenizer_json(added: list[dict], model: dict[str, Any], **parts: Any) -> dict[str, Any]:
+def _tokenizer_json(added: list[dict[str, Any]], model: dict[str, Any], **parts: Any) -> dict[str, Any]:
     bpe = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
@@ -277,9 +273,7 @@ def byte_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
         "    ": None, "  ": None, "[UNK]": "unk", "[CLS]": "cls", "[SEP]": "sep", "[PAD]": "pad",
         "[MASK]": "mask", "[unused0]": "unused", "[unused1]": "unused",
     }  # fmt: skip
-    words = (
-        "".join(letters[b] for b in (gap + word).encode()) for word in _words() for gap in (" ", "")
-    )
+    words = ("".join(letters[b] for b in (gap + word).encode()) for word in _words() for gap in (" ", ""))
     merges = _grow(vocab, size - len(extra), words)
     ids = {content: len(vocab) + i for i, content in enumerate(extra)}
     text = {"special": False, "normalized": True}
@@ -315,8 +309,7 @@ def metaspace_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
     added += [_added(ids[c], c, special=False) for c in text_tokens]
     tokenizer = _tokenizer_json(
         added,
-        {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
-        | {"vocab": vocab, "merges": merges},
+        {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True} | {"vocab": vocab, "merges": merges},
         normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         pre_tokenizer={
             "type": "Split",
@@ -402,7 +395,7 @@ def paint(
         "max_position_embeddings": 8192, "attention_bias": False, "mlp_bias": False,
         "norm_bias": False,
     }  # fmt: skip
-    encoder |= {key: eps for key in eps_keys}
+    encoder |= dict.fromkeys(eps_keys, eps)
     ids = {role: tokens[token]["id"] for role, token in roles.items()}
     encoder |= {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"]}
     encoder |= {f"{role}_token_id": ids[role] for role in ("cls", "sep", "pad")}
@@ -431,9 +424,7 @@ def paint(
         {key: value for key, value in agent.items() if value is not None},
     )
 
-    tensors = list(
-        brushes(d_model=d_model, n_layers=n_layers, d_ff=d_ff, head_layers=head_layers, vocab=vocab)
-    )
+    tensors = list(brushes(d_model=d_model, n_layers=n_layers, d_ff=d_ff, head_layers=head_layers, vocab=vocab))
     if shards == 1:
         _write_safetensors(directory / "model.safetensors", tensors, dtype, seed)
         return directory

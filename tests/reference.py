@@ -24,25 +24,19 @@ QUESTION_TYPES = {"choice": 0, "score": 1, "noul": 2}
 HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
 
 
-def layer_norm(
-    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | float = 0.0, eps: float = 1e-5
-) -> F64:
+def layer_norm(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | float = 0.0, eps: float = 1e-5) -> F64:
     """Each row of x [..., d] at mean 0 and (biased) variance 1, then scaled and shifted by [d]."""
     x = np.asarray(x, np.float64)
     centred = x - x.mean(-1, keepdims=True)
     variance = np.square(centred).mean(-1, keepdims=True)
-    return centred / np.sqrt(variance + eps) * np.asarray(weight, np.float64) + np.asarray(
-        bias, np.float64
-    )
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+    return centred / np.sqrt(variance + eps) * np.asarray(weight, np.float64) + np.asarray(bias, np.float64)
 
 
 def gelu_erf(x: ArrayLike) -> F64:
     """x Phi(x), the exact GELU."""
     x = np.asarray(x, np.float64)
-    return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+    erf = np.fromiter(map(math.erf, (x / math.sqrt(2.0)).ravel().tolist()), np.float64, x.size)
+    return 0.5 * x * (1.0 + erf.reshape(x.shape))
 
 
 def silu(x: ArrayLike) -> F64:
@@ -71,9 +65,7 @@ def rope(x: ArrayLike, base: float, positions: ArrayLike | None = None) -> F64:
     p = np.arange(n) if positions is None else np.asarray(positions)
     angle = p[:, None, None] * base ** (-2.0 * np.arange(dh // 2) / dh)
     a, b = x[..., : dh // 2], x[..., dh // 2 :]
-    return np.concatenate(
-        [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1
-    )
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
 
 
 def attention(
@@ -88,12 +80,13 @@ def attention(
     With a window, a query at position p sees the keys at |p - position| <= window only;
     `q_positions` [m] says where the queries stand (default 0 .. m-1).
     """
-    q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
-    scores = np.einsum("mhd,nhd->hmn", q, k) / math.sqrt(q.shape[-1])
+    q, k, v = (np.asarray(t, np.float64).swapaxes(0, 1) for t in (q, k, v))  # heads first
+    (_, m, dh), n = q.shape, k.shape[1]
+    scores = q @ k.swapaxes(1, 2) / math.sqrt(dh)
     if window is not None:
-        p = np.arange(len(q)) if q_positions is None else np.asarray(q_positions)
-        scores = np.where(np.abs(p[:, None] - np.arange(len(k))) <= window, scores, -np.inf)
-    return np.einsum("hmn,nhd->mhd", softmax(scores), v).reshape(len(q), -1)
+        p = np.arange(m) if q_positions is None else np.asarray(q_positions)
+        scores = np.where(np.abs(p[:, None] - np.arange(n)) <= window, scores, -np.inf)
+    return (softmax(scores) @ v).swapaxes(0, 1).reshape(m, -1)
 
 
 @dataclass(frozen=True)
@@ -118,9 +111,7 @@ class ReferenceConfig:
             if (directory / name).exists()
         )
         every, n_layers = encoder.get("global_attn_every_n_layers", 3), encoder["num_hidden_layers"]
-        by_number = [
-            "sliding_attention" if i % every else "full_attention" for i in range(n_layers)
-        ]
+        by_number = ["sliding_attention" if i % every else "full_attention" for i in range(n_layers)]
         rope_parameters = encoder.get("rope_parameters", {})
 
         def base(kind: str, older_key: str, default: float) -> float:
@@ -130,9 +121,7 @@ class ReferenceConfig:
             n_heads=encoder["num_attention_heads"],
             eps=encoder.get("norm_eps", encoder.get("layer_norm_eps", 1e-5)),
             window=encoder.get("local_attention", 128) // 2,
-            layer_is_global=tuple(
-                t == "full_attention" for t in encoder.get("layer_types") or by_number
-            ),
+            layer_is_global=tuple(t == "full_attention" for t in encoder.get("layer_types") or by_number),
             rope_base_global=base("full_attention", "global_rope_theta", 160000.0),
             rope_base_local=base("sliding_attention", "local_rope_theta", 10000.0),
             activation=encoder.get("hidden_activation", "gelu"),
@@ -194,16 +183,15 @@ class Reference:
     def _encoder(self, ids: Sequence[int], keep: Activations) -> F64:
         c, w = self.config, self.tensors
         embedded = w["encoder.embeddings.tok_embeddings.weight"][list(ids)]
-        x = keep["embd_norm"] = layer_norm(
-            embedded, w["encoder.embeddings.norm.weight"], 0.0, c.eps
-        )
+        x = keep["embd_norm"] = layer_norm(embedded, w["encoder.embeddings.norm.weight"], 0.0, c.eps)
         act = {"gelu": gelu_erf, "silu": silu}[c.activation]
         for i, is_global in enumerate(c.layer_is_global):
             name, layer = f"layer.{i}", f"encoder.layers.{i}"
             base = c.rope_base_global if is_global else c.rope_base_local
 
-            a = x if i == 0 else layer_norm(x, w[f"{layer}.attn_norm.weight"], 0.0, c.eps)
-            keep[f"{name}.attn_norm"] = a
+            a = x
+            if i > 0:
+                keep[f"{name}.attn_norm"] = a = layer_norm(x, w[f"{layer}.attn_norm.weight"], 0.0, c.eps)
             keep[f"{name}.attn_qkv"] = qkv = a @ w[f"{layer}.attn.Wqkv.weight"].T
             q, k, v = self._heads(qkv, c.n_heads)
             a = attention(rope(q, base), rope(k, base), v, None if is_global else c.window)
@@ -218,7 +206,7 @@ class Reference:
         return x
 
     def _head(self, h: F64, question_type: int, keep: Activations) -> F64:
-        h = h + self.tensors["type_emb.weight"][question_type]
+        keep["typed"] = h = h + self.tensors["type_emb.weight"][question_type]
         for j in range(self.config.n_head_blocks):
             name, block = f"head.{j}", f"head.layers.{j}"
 

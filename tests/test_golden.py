@@ -11,20 +11,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden.recipes import from_literal, painted, recorded, sample_of
+
 import skyinfer
-from golden.recipes import from_literal, painted, recorded
+from skyinfer import _core
+from skyinfer.schema import QUESTION_TYPES
 
 TEXT = recorded("text.json")["cases"]
 ANSWERS = recorded("answers.json")["cases"]
 # What the issue allows against the runtime, whose own float32 rounding is most of it.
 LOGIT_BOUND, PROBABILITY_BOUND = 1e-4, 1e-5
+ACTIVATION_BOUND = 4e-5  # of an activation's root mean square
+
+
+FORWARD = {forward["checkpoint"]: forward for forward in recorded("forward.json")["checkpoints"]}
+ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
 
 
 @functools.cache
-def _model(name: str) -> Any:
+def _model(name: str, isa: str | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the clamped temperatures are meant
-        return skyinfer.load(painted(name))
+        return skyinfer.load(painted(name), isa=isa)
 
 
 def _named(cases: list[dict[str, Any]]) -> list[Any]:
@@ -81,6 +89,49 @@ def test_answers_are_the_runtimes(case: dict[str, Any]) -> None:
             _close(ours["confidence"], _score_confidence(p), 4 * PROBABILITY_BOUND * len(p))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", FORWARD)
+def test_scores_of_ready_sequences(name: str, isa: str) -> None:
+    """Lengths on both sides of the window's edge, alone and packed with others: the runtime's scores, and
+    the same bits either way."""
+    cases = FORWARD[name]["cases"]
+    alone = [_run(name, isa, [case])[0] for case in cases]
+    for case, scores in zip(cases, alone, strict=True):
+        _close(scores, case["logits"], LOGIT_BOUND)
+    for batch in (batch["cases"] for batch in FORWARD[name]["batches"]):
+        for index, scores in zip(batch, _run(name, isa, [cases[i] for i in batch]), strict=True):
+            assert scores.tobytes() == alone[index].tobytes(), (batch, index)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", FORWARD)
+def test_activations_are_the_runtimes(name: str, isa: str) -> None:
+    recorded_here = FORWARD[name]["activations"]
+    case = FORWARD[name]["cases"][recorded_here["case"]]
+    ours: dict[str, np.ndarray] = {}
+    _run(name, isa, [case], ours)
+    assert recorded_here["values"].keys() - ours.keys() == {"output_norm"}  # one step with "typed"
+    last = f"head.{_model(name).config.n_head_blocks - 1}."
+    for activation, value in recorded_here["values"].items():
+        a = ours.get(activation)
+        if a is None:
+            continue
+        if activation.startswith(last) and activation != f"{last}attn_norm":
+            assert len(a) == len(case["markers"])  # there the runtime has every row
+            continue
+        assert list(a.shape) == value["shape"], activation
+        sample = a[np.ix_(*sample_of(a.shape))].ravel()
+        bound = ACTIVATION_BOUND * value["rms"]
+        np.testing.assert_allclose(sample, value["sample"], rtol=0, atol=bound, err_msg=activation)
+
+
+def _run(name: str, isa: str, cases: list[dict[str, Any]], trace: dict[str, Any] | None = None) -> list[np.ndarray]:
+    model = _model(name, isa)
+    work = [(case["ids"], case["markers"], QUESTION_TYPES.index(case["type"])) for case in cases]
+    with model._plan_for(work) as plan:
+        return plan.run(work, trace)
+
+
 def _close(ours: Any, theirs: Any, bound: float) -> None:
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=bound)
 
@@ -102,10 +153,7 @@ def _score_confidence(p: list[float]) -> float:
 
 def test_every_input_of_the_list_is_recorded() -> None:
     """Both tokenizers see the same inputs, and some are refused in each of the two ways."""
-    names = {
-        kind: {c["name"] for c in TEXT if c["checkpoint"].startswith(kind)}
-        for kind in ("byte", "metaspace")
-    }
+    names = {kind: {c["name"] for c in TEXT if c["checkpoint"].startswith(kind)} for kind in ("byte", "metaspace")}
     assert names["byte"] == names["metaspace"]
     assert len(names["byte"]) > 200
     assert {c["refused"]["error"] for c in TEXT if "refused" in c} == {"ValueError", "TypeError"}

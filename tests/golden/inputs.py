@@ -21,15 +21,11 @@ FLAG = "\U0001f3f3\ufe0f\u200d\U0001f308"
 NFD = "Cafe\u0301 A\u030a \u212b \u2126 n\u0303 \u1112\u1161\u11ab\u1100\u116e\u11a8 \u0344 \ufb01"
 
 
-def choice(
-    criteria: Any, instructions: Any = "Which reply is right?", **more: Any
-) -> dict[str, Any]:
+def choice(criteria: Any, instructions: Any = "Which reply is right?", **more: Any) -> dict[str, Any]:
     return {"type": "choice", "instructions": instructions, "criteria": criteria, **more}
 
 
-def score(
-    criteria: Any, instructions: Any = "How urgent is the message?", **more: Any
-) -> dict[str, Any]:
+def score(criteria: Any, instructions: Any = "How urgent is the message?", **more: Any) -> dict[str, Any]:
     return {"type": "score", "instructions": instructions, "criteria": criteria, **more}
 
 
@@ -68,9 +64,7 @@ def states() -> Iterator[Case]:
         "keys that are no text": {1: "a", 2.5: "b", False: "c", None: "d"},
         "constants": [True, False, None, {}, [], [[]], ""],
         "nested": {"a": {"b": [{"c": {"d": [1, [2, [3]]]}}]}},
-        "escapes": {
-            "a": 'quote " backslash \\ slash / newline \n tab \t nul \x00 del \x7f \u2028 \u0085'
-        },
+        "escapes": {"a": 'quote " backslash \\ slash / newline \n tab \t nul \x00 del \x7f \u2028 \u0085'},
         "integer": 42,
         "float": 1.0,
         "true": True,
@@ -124,9 +118,7 @@ def questions() -> Iterator[Case]:
     nearly_equal = [f"{LONG}{i}" for i in range(12)]
     twins = {f"{prefix}{i}": None for i in range(3)}
     values: dict[str, Any] = {
-        "descriptions without text": choice(
-            {"a": None, "b": "", "c": 0, "d": False, "e": [], "f": {}, "g": 0.0}
-        ),
+        "descriptions without text": choice({"a": None, "b": "", "c": 0, "d": False, "e": [], "f": {}, "g": 0.0}),
         "descriptions as JSON": choice(
             {"a": {"x": 1.0, "\u00e4": [NFD]}, "b": [1, "two"], "c": 1e22, "d": True, "e": -1}
         ),
@@ -162,15 +154,11 @@ def questions() -> Iterator[Case]:
         "43 options": choice([f"word {i} more" for i in range(43)]),
         "60 options": choice([f"{i} {LONG}" for i in range(60)]),
         "255 options": choice([f"{i}: {LONG}" for i in range(255)]),
-        "options at the 48-token cut": choice(
-            {"a": LONG * 3, "b": f"{LONG * 3} else", "c": "short"}
-        ),
+        "options at the 48-token cut": choice({"a": LONG * 3, "b": f"{LONG * 3} else", "c": "short"}),
         "options that become identical": choice(nearly_equal),
         "options identical by the cut at 48": choice(twins),
         "options that are identical": choice({"a": "b", "a: b": None}),
-        "special tokens in keys": choice(
-            {"[MASK]": "a", "[SEP]": None, SPECIALS: "b", SPECIALS_TIGHT: None}
-        ),
+        "special tokens in keys": choice({"[MASK]": "a", "[SEP]": None, SPECIALS: "b", SPECIALS_TIGHT: None}),
         "special tokens in descriptions": choice(
             {"a": SPECIALS, "b": {"[SEP]": "[MASK]", "<eos>": ["<mask>"]}, "c": SPECIALS_TIGHT}
         ),
@@ -178,16 +166,12 @@ def questions() -> Iterator[Case]:
         "special tokens in instructions": choice(["a", "b"], SPECIALS_TIGHT),
         "mask as instructions": choice(["a", "b"], "[MASK]"),
         "other mask as instructions": choice(["a", "b"], "<mask>"),
-        "special tokens in object instructions": choice(
-            ["a", "b"], {"[MASK] [SEP]": [SPECIALS, {"<mask>": "[CLS]"}]}
-        ),
+        "special tokens in object instructions": choice(["a", "b"], {"[MASK] [SEP]": [SPECIALS, {"<mask>": "[CLS]"}]}),
         "decomposed everywhere": choice({NFD: NFD, "\u0301a": "\u0301"}, NFD),
         "emoji everywhere": choice({FAMILY: FAMILY, "b": None}, FAMILY),
         "lone surrogate in a key": choice({"\ud800": "a"}),
         "lone surrogate in instructions": choice(["a"], "\ud800"),
-        "white space at the edges": choice(
-            {"  a ": "  b  ", "c\n": "\n\n", "\t": None}, "  Which?  "
-        ),
+        "white space at the edges": choice({"  a ": "  b  ", "c\n": "\n\n", "\t": None}, "  Which?  "),
         "instructions: empty": choice(["a"], ""),
         "instructions: blank": choice(["a"], " \n\t"),
         "instructions: null": choice(["a"], None),
@@ -256,13 +240,9 @@ def questions() -> Iterator[Case]:
         "noul: falsy descriptions": noul(criteria={"true": 0, "false": False}),
         "noul: more falsy ones": noul(criteria={"true": [], "false": {}}),
         "noul: structured": noul(criteria={"true": {"a": 1.0}, "false": ["b"]}),
-        "noul: special tokens": noul(
-            SPECIALS_TIGHT, criteria={"true": SPECIALS, "false": SPECIALS_TIGHT}
-        ),
+        "noul: special tokens": noul(SPECIALS_TIGHT, criteria={"true": SPECIALS, "false": SPECIALS_TIGHT}),
         "noul: labels": noul(labels={"false": "B", "true": "A"}),
-        "noul: labels and criteria": noul(
-            labels={"true": "good", "false": "bad"}, criteria={"true": "well done"}
-        ),
+        "noul: labels and criteria": noul(labels={"true": "good", "false": "bad"}, criteria={"true": "well done"}),
         "noul: labels stripped": noul(labels={"false": " B ", "true": "\tA\n"}),
         "noul: labels equal": noul(labels={"false": "A", "true": "A "}),
         "noul: labels empty": noul(labels={"false": "", "true": "A"}),
@@ -351,9 +331,7 @@ DRONE = {
         "Which input keeps the drone flying through the next gap?",
     ),
     "danger": noul("Will the drone crash within the next half second if it keeps gliding?"),
-    "margin": score(
-        ["none", "tight", "comfortable"], "How much room is left above and below the drone?"
-    ),
+    "margin": score(["none", "tight", "comfortable"], "How much room is left above and below the drone?"),
 }
 
 _OPTIONS = {n: choice([f"answer {i}" for i in range(n)]) for n in (1, 2, 3, 5, 6, 10, 11, 12)}

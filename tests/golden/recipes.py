@@ -7,6 +7,7 @@ change in how they are painted is reported as such and not as a thousand wrong n
 from __future__ import annotations
 
 import ast
+import atexit
 import functools
 import hashlib
 import json
@@ -42,7 +43,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-_scratch = tempfile.TemporaryDirectory(prefix="skyinfer-golden-")  # removed when Python ends
+_scratch = tempfile.TemporaryDirectory(prefix="skyinfer-golden-")
+atexit.register(_scratch.cleanup)
 
 
 @functools.cache
@@ -64,9 +66,7 @@ def recorded(file: str) -> dict[str, Any]:
     for name, files in golden["fingerprints"].items():
         now = fingerprint(name)
         changed = [f for f in files if files[f] != now[f]]
-        assert not changed, (
-            f"golden checkpoint {name!r} is painted differently now ({changed[0]}): regenerate"
-        )
+        assert not changed, f"golden checkpoint {name!r} is painted differently now ({changed[0]}): regenerate"
     return golden
 
 

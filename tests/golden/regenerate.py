@@ -142,13 +142,9 @@ def forward_cases(checkpoint: str, probe: Probe) -> dict[str, Any]:
     batches = []
     for indices in ([0, 44, 10, 23], [44, 43, 42], rng.permutation(len(items))[:12].tolist()):
         batch = probe.run([items[i] for i in indices])
-        rows = [
-            exact(row[: len(items[i]["markers"])]) for row, i in zip(batch, indices, strict=True)
-        ]
+        rows = [exact(row[: len(items[i]["markers"])]) for row, i in zip(batch, indices, strict=True)]
         batches.append({"cases": indices, "logits": rows})
-    shown = next(
-        i for i, item in enumerate(items) if len(item["ids"]) == 129 and len(item["markers"]) == 9
-    )
+    shown = next(i for i, item in enumerate(items) if len(item["ids"]) == 129 and len(item["markers"]) == 9)
     return {
         "checkpoint": checkpoint,
         "cases": cases,
@@ -175,7 +171,8 @@ def activations(probe: Probe, item: dict[str, Any]) -> dict[str, Any]:
     handles: list[Any] = []
     watch(model.encoder.embeddings, "embd_norm")
     for i, layer in enumerate(model.encoder.layers):
-        watch(layer.attn_norm, f"layer.{i}.attn_norm")
+        if i > 0:
+            watch(layer.attn_norm, f"layer.{i}.attn_norm")
         watch(layer.attn.Wqkv, f"layer.{i}.attn_qkv")
         watch(layer.attn.Wo, f"layer.{i}.attn", entering=True)
         watch(layer.mlp_norm, f"layer.{i}.attn_output", entering=True)
@@ -183,6 +180,7 @@ def activations(probe: Probe, item: dict[str, Any]) -> dict[str, Any]:
         watch(layer.mlp.Wo, f"layer.{i}.ffn", entering=True)
         watch(layer, f"layer.{i}.ffn_output")
     watch(model.encoder.final_norm, "output_norm")
+    watch(model.head.layers[0], "typed", entering=True)
     for j, block in enumerate(model.head.layers):
         watch(block.norm1, f"head.{j}.attn_norm")
         watch(block.self_attn.out_proj, f"head.{j}.attn", entering=True)
