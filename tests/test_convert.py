@@ -21,7 +21,7 @@ from checkpoints import SIZES, paint
 
 from skyinfer.checkpoint import Checkpoint
 from skyinfer.config import ModelConfig
-from skyinfer.convert import OUTTYPES, convert
+from skyinfer.conversion import OUTTYPES, convert
 from skyinfer.errors import FormatError
 from skyinfer.gguf import GGUFFile
 

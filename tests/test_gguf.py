@@ -20,7 +20,7 @@ from checkpoints import SIZES, paint
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from skyinfer.config import ModelConfig
-from skyinfer.convert import OUTTYPES, convert
+from skyinfer.conversion import OUTTYPES, convert
 from skyinfer.errors import FormatError
 from skyinfer.gguf import GGUFFile
 
@@ -154,7 +154,7 @@ def test_arrays_outlive_the_file(model: Path) -> None:
 
 def test_importing_is_light() -> None:
     code = (
-        "import sys, skyinfer.gguf, skyinfer.config, skyinfer.checkpoint, skyinfer.convert;"
+        "import sys, skyinfer.gguf, skyinfer.config, skyinfer.checkpoint, skyinfer.conversion;"
         "heavy = {'gguf', 'tokenizers', 'jinja2', 'safetensors'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

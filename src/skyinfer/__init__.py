@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import FormatError, IsaError, RequestError, SkyinferError
 
 if TYPE_CHECKING:
-    from .convert import convert
+    from .conversion import convert
     from .model import Model, info, load
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ __all__ = [
     "load",
 ]
 
-_ROOMS = {"Model": "model", "load": "model", "info": "model", "convert": "convert"}
+_ROOMS = {"Model": "model", "load": "model", "info": "model", "convert": "conversion"}
 
 
 def __getattr__(name: str) -> Any:

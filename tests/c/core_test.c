@@ -1,0 +1,321 @@
+/* The core by itself, without Python: every instruction set against portable.c, and what sky_run promises.
+ *
+ * For sanitizers (make sanitize) and for machines that only an emulator has (make neon). Kernel inputs sit in NaN and outputs
+ * in canaries; models are painted from a linear congruential generator. Prints one line a check; exits 1 at the first fault.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* ---- what the linker's --wrap counts ---- */
+
+static long n_allocations;
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n) { n_allocations++; return __real_malloc(n); }
+void *__wrap_calloc(size_t n, size_t size) { n_allocations++; return __real_calloc(n, size); }
+void *__wrap_realloc(void *p, size_t n) { n_allocations++; return __real_realloc(p, n); }
+
+/* ---- tools ---- */
+
+static uint32_t seed = 1;
+
+static float noise(void) /* in [-1, 1) */
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(int32_t)seed / 2147483648.0f;
+}
+
+static float *noisy(size_t n)
+{
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = noise();
+    return x;
+}
+
+static void expect(int holds, const char *isa, const char *what, double figure)
+{
+    if (holds)
+        return;
+    printf("FAILED  %-9s %s (%g)\n", isa, what, figure);
+    exit(1);
+}
+
+/* [rows, cols] in a block whose rows are `stride` apart, all else set to `fill` */
+typedef struct {
+    float *block, *data;
+    int rows, cols, stride;
+} window;
+
+static window window_of(int rows, int cols, float fill, const float *values)
+{
+    window w = {NULL, NULL, rows, cols, cols + 5};
+    const size_t n = (size_t)(rows + 2) * w.stride;
+    w.block = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        w.block[i] = fill;
+    w.data = w.block + w.stride + 3;
+    for (int r = 0; values && r < rows; r++)
+        memcpy(w.data + (size_t)r * w.stride, values + (size_t)r * cols, (size_t)cols * sizeof(float));
+    return w;
+}
+
+static const float canary = 12345.678f;
+
+static void expect_canaries(const window *w, const char *isa, const char *what)
+{
+    for (int r = -1; r <= w->rows; r++)
+        for (int c = -3; c < w->stride - 3; c++)
+            if (r < 0 || r >= w->rows || c < 0 || c >= w->cols)
+                expect(w->data[(ptrdiff_t)r * w->stride + c] == canary, isa, what, r);
+}
+
+static double worst(const window *a, const window *b)
+{
+    double most = 0;
+    for (int r = 0; r < a->rows; r++)
+        for (int c = 0; c < a->cols; c++) {
+            const double d = fabs((double)a->data[(size_t)r * a->stride + c] - b->data[(size_t)r * b->stride + c]);
+            if (!(d <= most))
+                most = isnan(d) ? INFINITY : d;
+        }
+    return most;
+}
+
+/* ---- kernels against portable ---- */
+
+static void product(const sky_kernels *kernels, int m, int n, int k, int gated, sky_epilogue epilogue, const window *a,
+                    const float *w, const float *bias, const window *residual, window *c)
+{
+    sky_linear linear = {.n = n, .k = k, .gated = gated};
+    const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
+    linear.panels = sky_alloc((size_t)n_panels * kernels->panel_cols * k * sizeof(float));
+    sky_pack(&linear, kernels->panel_cols, SKY_DTYPE_F32, w, 0);
+    const sky_gemm g = {m, n, k, a->data, a->stride, linear.panels, bias, residual ? residual->data : NULL,
+                        residual ? residual->stride : 0, c->data, c->stride, epilogue};
+    kernels->gemm_f32(&g, 0, n_panels);
+    sky_release(linear.panels);
+}
+
+static void check_gemm(const sky_kernels *portable, const sky_kernels *tested)
+{
+    for (int m = 1; m <= tested->tile_rows * 2 + 1; m += m < tested->tile_rows + 2 ? 1 : 5)
+        for (int shape = 0; shape < 10; shape++) {
+            const int n = (int[]){1, 2, tested->panel_cols - 1, tested->panel_cols, tested->panel_cols + 1}[shape % 5] * 2;
+            const int k = shape < 5 ? 19 : 64;
+            for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue <= SKY_EPILOGUE_SWIGLU; epilogue++) {
+                const int gated = epilogue >= SKY_EPILOGUE_GEGLU, cols = gated ? n / 2 : n;
+                float *va = noisy((size_t)m * k), *w = noisy((size_t)n * k), *bias = noisy(n), *vr = noisy((size_t)m * n);
+                window a = window_of(m, k, NAN, va), r = window_of(m, n, NAN, vr);
+                window want = window_of(m, cols, canary, NULL), got = window_of(m, cols, canary, NULL);
+                const float *b = gated ? NULL : bias;
+                const window *residual = epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL;
+                product(portable, m, n, k, gated, epilogue, &a, w, b, residual, &want);
+                product(tested, m, n, k, gated, epilogue, &a, w, b, residual, &got);
+                expect_canaries(&got, tested->isa, "gemm wrote outside its output");
+                expect(worst(&want, &got) <= 2e-6 * k, tested->isa, "gemm differs from portable", worst(&want, &got));
+                free(va), free(w), free(bias), free(vr), free(a.block), free(r.block), free(want.block), free(got.block);
+            }
+        }
+    printf("ok      %-9s gemm\n", tested->isa);
+}
+
+static void check_norm(const sky_kernels *portable, const sky_kernels *tested)
+{
+    for (int d = 1; d < 140; d += d < 40 ? 1 : 23) {
+        float *vx = noisy(3 * (size_t)d), *weight = noisy(d), *bias = noisy(d);
+        window x = window_of(3, d, NAN, vx), want = window_of(3, d, canary, NULL), got = window_of(3, d, canary, NULL);
+        for (int with_bias = 0; with_bias < 2; with_bias++) {
+            sky_norm n = {3, d, x.data, x.stride, weight, with_bias ? bias : NULL, 1e-5f, want.data, want.stride};
+            portable->layer_norm(&n);
+            n.y = got.data;
+            tested->layer_norm(&n);
+            expect_canaries(&got, tested->isa, "layer_norm wrote outside its output");
+            expect(worst(&want, &got) <= 2e-5, tested->isa, "layer_norm differs from portable", worst(&want, &got));
+        }
+        free(vx), free(weight), free(bias), free(x.block), free(want.block), free(got.block);
+    }
+    printf("ok      %-9s layer_norm\n", tested->isa);
+}
+
+static void check_attention(const sky_kernels *portable, const sky_kernels *tested)
+{
+    static const int lengths[] = {1, 7, 31, 65, 66, 129}, widths[] = {2, 6, 32, 48, 64};
+    for (size_t i = 0; i < 6; i++)
+        for (size_t j = 0; j < 5; j++)
+            for (int window_size = -1; window_size < 65; window_size += 13) {
+                const int n = lengths[i], d = widths[j];
+                float *vq = noisy((size_t)n * d), *vk = noisy((size_t)n * d), *vv = noisy((size_t)n * d);
+                float *cos = noisy((size_t)n * d / 2), *sin = noisy((size_t)n * d / 2);
+                window q = window_of(n, d, NAN, vq), k = window_of(n, d, NAN, vk), v = window_of(n, d, NAN, vv);
+                window want = window_of(n, d, canary, NULL), got = window_of(n, d, canary, NULL);
+                sky_attention a = {n, n, d, q.data, q.stride, k.data, v.data, k.stride, want.data, want.stride,
+                                   cos, sin, window_size, 0.3f, NULL};
+                a.scratch = sky_alloc(sky_attention_scratch(n, d) * sizeof(float));
+                portable->attention(&a);
+                a.out = got.data;
+                tested->attention(&a);
+                expect_canaries(&got, tested->isa, "attention wrote outside its output");
+                expect(worst(&want, &got) <= 1e-5, tested->isa, "attention differs from portable", worst(&want, &got));
+                sky_release(a.scratch);
+                free(vq), free(vk), free(vv), free(cos), free(sin), free(q.block), free(k.block), free(v.block);
+                free(want.block), free(got.block);
+            }
+    printf("ok      %-9s attention\n", tested->isa);
+}
+
+/* ---- a whole model ---- */
+
+enum { D = 48, FF = 40, VOCAB = 50, LAYERS = 4, HEADS = 2, BLOCKS = 2, MAX_LEN = 200 };
+
+static void paint(sky_model *m, const char *name, int rows, int cols, float scale, float shift)
+{
+    float *values = noisy((size_t)rows * cols);
+    for (int i = 0; i < rows * cols; i++)
+        values[i] = values[i] * scale + shift;
+    expect(sky_model_set(m, name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, sky_model_isa(m), sky_model_error(m), 0);
+    free(values);
+}
+
+static sky_model *painted_model(const char *isa)
+{
+    static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
+    const sky_model_params params = {
+        .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_head_blocks = BLOCKS,
+        .n_head_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
+        .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global, .isa = isa};
+    sky_model *m;
+    expect(sky_model_create(&params, &m) == SKY_OK, isa, "sky_model_create", 0);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model without tensors", 0);
+    seed = 7;
+    paint(m, "token_embd.weight", VOCAB, D, 1, 0);
+    paint(m, "token_embd_norm.weight", 1, D, 0.2f, 1);
+    for (int i = 0; i < LAYERS + BLOCKS; i++) {
+        const int in_head = i >= LAYERS, ff_rows = in_head ? 4 * D : 2 * FF, ff_cols = in_head ? 4 * D : FF;
+        char name[64];
+#define BLK(part) (snprintf(name, sizeof name, "blk.%d." part, i), name)
+        if (i > 0)
+            paint(m, BLK("attn_norm.weight"), 1, D, 0.2f, 1);
+        paint(m, BLK("attn_qkv.weight"), 3 * D, D, 0.2f, 0);
+        paint(m, BLK("attn_output.weight"), D, D, 0.2f, 0);
+        paint(m, BLK("ffn_norm.weight"), 1, D, 0.2f, 1);
+        paint(m, BLK("ffn_up.weight"), ff_rows, D, 0.2f, 0);
+        paint(m, BLK("ffn_down.weight"), D, ff_cols, 0.2f, 0);
+        if (in_head) {
+            paint(m, BLK("attn_norm.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("attn_qkv.bias"), 1, 3 * D, 0.2f, 0);
+            paint(m, BLK("attn_output.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("ffn_norm.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("ffn_up.bias"), 1, ff_rows, 0.2f, 0);
+            paint(m, BLK("ffn_down.bias"), 1, D, 0.2f, 0);
+        }
+    }
+    paint(m, "output_norm.weight", 1, D, 0.2f, 1);
+    paint(m, "token_types.weight", 3, D, 1, 0);
+    paint(m, "cls.norm.weight", 1, D, 0.2f, 1);
+    paint(m, "cls.norm.bias", 1, D, 0.2f, 0);
+    paint(m, "cls.weight", D, D, 0.3f, 0);
+    paint(m, "cls.bias", 1, D, 0.2f, 0);
+    paint(m, "cls.output.weight", 1, D, 0.5f, 0);
+    float value = 0.25f;
+    expect(sky_model_set(m, "cls.output.bias", SKY_DTYPE_F32, 2, 1, &value) == SKY_ERR_SHAPE, isa, "took a wrong shape", 0);
+    expect(sky_model_set(m, "cls.output.weights", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_ARGUMENT, isa, "took a name", 0);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model that lacks a tensor", 0);
+    paint(m, "cls.output.bias", 1, 1, 0.1f, 0);
+    expect(sky_model_freeze(m) == SKY_OK, isa, "freeze", 0);
+    expect(sky_model_set(m, "cls.output.bias", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_STATE, isa, "set after freeze", 0);
+    return m;
+}
+
+enum { N_SEQUENCES = 7, N_MARKERS = 16 };
+
+static const int lengths[N_SEQUENCES] = {7, 65, 66, 129, 1, 200, 31};
+static const int marker_counts[N_SEQUENCES] = {1, 2, 9, 1, 1, 2, 0};
+
+static void check_model(const char *isa, const float *expected, float *scores)
+{
+    int32_t ids[600], token_offsets[N_SEQUENCES + 1] = {0}, markers[N_MARKERS], marker_offsets[N_SEQUENCES + 1] = {0};
+    int32_t types[N_SEQUENCES];
+    seed = 11;
+    for (int s = 0; s < N_SEQUENCES; s++) {
+        types[s] = s % SKY_N_QUESTION_TYPES;
+        token_offsets[s + 1] = token_offsets[s] + lengths[s];
+        marker_offsets[s + 1] = marker_offsets[s] + marker_counts[s];
+        for (int i = token_offsets[s]; i < token_offsets[s + 1]; i++)
+            ids[i] = (int)((noise() + 1) * VOCAB / 2);
+        for (int i = 0; i < marker_counts[s]; i++)
+            markers[marker_offsets[s] + i] = i * 3 % lengths[s];
+    }
+    sky_model *m = painted_model(isa);
+    sky_plan *plan;
+    const sky_plan_limits limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN};
+    expect(sky_plan_create(m, &limits, &plan) == SKY_OK, isa, "sky_plan_create", 0);
+    sky_batch batch = {N_SEQUENCES, ids, token_offsets, markers, marker_offsets, types};
+
+    const long before = n_allocations;
+    expect(sky_run(plan, &batch, scores) == SKY_OK, isa, sky_plan_error(plan), 0);
+    expect(n_allocations == before, isa, "sky_run allocated", (double)(n_allocations - before));
+    for (int i = 0; i < N_MARKERS; i++)
+        expect(isfinite(scores[i]) && fabsf(scores[i] - (expected ? expected[i] : scores[i])) <= 2e-4f, isa,
+               "logits differ from portable", scores[i] - (expected ? expected[i] : 0));
+
+    float again[N_MARKERS];
+    expect(sky_run(plan, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa, "a rerun differs", 0);
+    for (int s = 0; s < N_SEQUENCES; s++) { /* alone, in a plan of just its size */
+        const int32_t own_tokens[2] = {0, lengths[s]}, own_markers[2] = {0, marker_counts[s]};
+        const sky_batch alone = {1, ids + token_offsets[s], own_tokens, markers + marker_offsets[s], own_markers, types + s};
+        const sky_plan_limits own = {lengths[s], 1, marker_counts[s], lengths[s]};
+        sky_plan *small;
+        expect(sky_plan_create(m, &own, &small) == SKY_OK, isa, "a plan for one", 0);
+        expect(sky_run(small, &alone, again) == SKY_OK
+                   && memcmp(again, scores + marker_offsets[s], marker_counts[s] * sizeof(float)) == 0,
+               isa, "a sequence alone differs from itself in a batch", s);
+        sky_plan_free(small);
+    }
+
+    const int32_t kept = ids[3];
+    ids[3] = VOCAB;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_ARGUMENT, isa, "took an id outside the vocabulary", 0);
+    ids[3] = -1;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_ARGUMENT, isa, "took a negative id", 0);
+    ids[3] = kept;
+    markers[0] = 7;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_ARGUMENT, isa, "took a marker outside its sequence", 0);
+    markers[0] = 0;
+    types[2] = 3;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_ARGUMENT, isa, "took an unknown question type", 0);
+    types[2] = 2;
+    token_offsets[1] = 0;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_ARGUMENT, isa, "took an empty sequence", 0);
+    token_offsets[1] = lengths[0];
+    batch.n_sequences = N_SEQUENCES + 1;
+    expect(sky_run(plan, &batch, again) == SKY_ERR_CAPACITY, isa, "took more sequences than the plan holds", 0);
+    sky_plan_free(plan);
+    sky_model_free(m);
+    printf("ok      %-9s model\n", isa);
+}
+
+int main(void)
+{
+    sky_kernels portable;
+    float expected[N_MARKERS], scores[N_MARKERS];
+    expect(sky_kernels_select("portable", &portable) == SKY_OK, "portable", "is missing", 0);
+    check_model("portable", NULL, expected);
+    for (int i = 1; sky_isa_name(i); i++) {
+        sky_kernels tested;
+        if (sky_kernels_select(sky_isa_name(i), &tested) != SKY_OK) {
+            printf("skipped %-9s this CPU cannot run it\n", sky_isa_name(i));
+            continue;
+        }
+        check_gemm(&portable, &tested);
+        check_norm(&portable, &tested);
+        check_attention(&portable, &tested);
+        check_model(sky_isa_name(i), expected, scores);
+    }
+    return 0;
+}

@@ -1,0 +1,241 @@
+"""Every kernel of every instruction set against float64, with bounds that scale with the sum and not a loose tolerance.
+
+Operands lie inside larger arrays: what surrounds an input is NaN, which would spread if it were read, and what surrounds an
+output is a canary, which must survive.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import reference
+
+from skyinfer import IsaError, _core
+
+EPS = 2.0**-24  # unit roundoff of float32
+CANARY = np.float32(12345.678)
+
+
+def guarded(values: np.ndarray, pad: int = 3) -> np.ndarray:
+    """The same values, 4-byte aligned, as a window of an array of NaN."""
+    rows, cols = values.shape
+    whole = np.full((rows + 2, cols + 2 * pad), np.nan, np.float32)
+    whole[1:-1, pad:-pad] = values
+    return whole[1:-1, pad:-pad]
+
+
+class Output:
+    """A window for `rows` x `cols` results in an array of canaries."""
+
+    def __init__(self, rows: int, cols: int, pad: int = 5) -> None:
+        self.whole = np.full((rows + 2, cols + 2 * pad), CANARY, np.float32)
+        self.window = self.whole[1:-1, pad:-pad]
+        self.pad = pad
+
+    def check(self) -> np.ndarray:
+        """The results, after a look at every canary."""
+        inside = np.zeros(self.whole.shape, bool)
+        inside[1:-1, self.pad : -self.pad] = True
+        assert (self.whole[~inside] == CANARY).all(), "wrote outside its output"
+        return self.window
+
+
+def vector(values: np.ndarray) -> np.ndarray:
+    """The same values with NaN behind them, unaligned."""
+    whole = np.full(len(values) + 35, np.nan, np.float32)
+    whole[1 : 1 + len(values)] = values
+    return whole[1 : 1 + len(values)]
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def tile_edges(isa: str) -> list[tuple[int, int, int]]:
+    """(m, n, k) at the tile and one beside it, and primes."""
+    rows, cols = _core.Kernels(isa).tile
+    edges = [(m, n, 37) for m in (1, rows - 1, rows, rows + 1) for n in (1, cols - 1, cols, cols + 1)]
+    tails = [(m, cols + 7, 5) for m in range(1, rows + 1)]
+    return [*edges, *tails, (2 * rows + 3, 61, 1), (7, 97, 131), (29, 2 * cols, 64), (13, 53, 257)]
+
+
+def test_gemm_adds_bias_and_residual(isa: str) -> None:
+    kernels = _core.Kernels(isa)
+    rng = np.random.default_rng(1)
+    for m, n, k in tile_edges(isa):
+        a, w = normal(rng, m, k), normal(rng, n, k)
+        bias, residual = normal(rng, n), normal(rng, m, n)
+        out = Output(m, n)
+        packed = _core.PackedMatrix(isa, w)
+        kernels.gemm(guarded(a), packed, out.window, bias=vector(bias), residual=guarded(residual))
+        exact = a.astype(np.float64) @ w.T.astype(np.float64) + bias + residual
+        scale = np.abs(a).astype(np.float64) @ np.abs(w).T.astype(np.float64) + np.abs(bias) + np.abs(residual)
+        assert (np.abs(out.check() - exact) <= (k + 2) * EPS * scale).all(), (m, n, k)
+
+
+def test_gemm_residual_may_be_the_output(isa: str) -> None:
+    rng = np.random.default_rng(2)
+    a, w, residual = normal(rng, 19, 33), normal(rng, 41, 33), normal(rng, 19, 41)
+    packed, kernels = _core.PackedMatrix(isa, w), _core.Kernels(isa)
+    apart, inplace = np.empty((19, 41), np.float32), residual.copy()
+    kernels.gemm(a, packed, apart, residual=residual)
+    kernels.gemm(a, packed, inplace, residual=inplace)
+    np.testing.assert_array_equal(inplace, apart)
+
+
+@pytest.mark.parametrize("epilogue", ["relu", "gelu", "geglu", "swiglu"])
+def test_gemm_activations(isa: str, epilogue: str) -> None:
+    kernels = _core.Kernels(isa)
+    rng = np.random.default_rng(3)
+    gated = epilogue in ("geglu", "swiglu")
+    activation = {"relu": reference.relu, "swiglu": reference.silu}.get(epilogue, reference.gelu_erf)
+    for m, n, k in tile_edges(isa):
+        rows = 2 * n if gated else n
+        a, w, bias = normal(rng, m, k), normal(rng, rows, k), normal(rng, rows)
+        out = Output(m, n)
+        packed = _core.PackedMatrix(isa, w, gated)
+        kernels.gemm(guarded(a), packed, out.window, bias=None if gated else vector(bias), epilogue=epilogue)
+        exact = a.astype(np.float64) @ w.T.astype(np.float64)
+        scale = np.abs(a).astype(np.float64) @ np.abs(w).T.astype(np.float64)
+        if gated:
+            up, gate = exact[:, :n], exact[:, n:]
+            expected = activation(up) * gate
+            # |act'| <= 1.13 for both; act's own error is 1e-6 (vec_tpl.h), relative to |up| where that is large
+            error = (k + 2) * EPS * (1.13 * scale[:, :n] * np.abs(gate) + scale[:, n:] * np.abs(activation(up)))
+            own = np.abs(gate) * (1e-6 + 8 * EPS * np.abs(up))
+        else:
+            exact, scale = exact + bias, scale + np.abs(bias)
+            expected = activation(exact)
+            error, own = 1.13 * (k + 2) * EPS * scale, 1e-6 + 8 * EPS * np.abs(exact)
+        if epilogue == "relu":
+            own = 0.0
+        assert (np.abs(out.check() - expected) <= error + own).all(), (m, n, k)
+
+
+def through_epilogue(isa: str, x: np.ndarray, epilogue: str) -> np.ndarray:
+    """An activation of each x, by way of a product with one."""
+    gated = epilogue in ("geglu", "swiglu")
+    w = np.zeros((2, 2), np.float32) if gated else np.ones((1, 1), np.float32)
+    a = x[:, None]
+    if gated:
+        w[0, 0] = w[1, 1] = 1.0  # up is x, gate is 1
+        a = np.stack([x, np.ones_like(x)], 1)
+    out = np.empty((len(x), 1), np.float32)
+    _core.Kernels(isa).gemm(np.ascontiguousarray(a), _core.PackedMatrix(isa, w, gated), out, epilogue=epilogue)
+    return out[:, 0]
+
+
+def test_gelu_is_the_exact_one_everywhere(isa: str) -> None:
+    x = np.concatenate([np.linspace(-9, 9, 200_003), 10.0 ** np.linspace(-38, 30, 2_001), [0.0, -0.0]]).astype(np.float32)
+    x = np.concatenate([x, -x])
+    error = np.abs(through_epilogue(isa, x, "gelu") - reference.gelu_erf(x))
+    assert error[np.abs(x) <= 9].max() <= 1.1e-6
+    assert (error <= 1.1e-6 + 2 * EPS * np.abs(x)).all()
+    far = np.array([-6.0, -50.0, -1e30, 6.0, 50.0, 1e30], np.float32)
+    np.testing.assert_allclose(through_epilogue(isa, far, "gelu"), np.maximum(far, 0.0), rtol=0, atol=1e-7)
+
+
+def test_silu_is_right_everywhere(isa: str) -> None:
+    x = np.concatenate([np.linspace(-87, 87, 200_003), [-1e30, -200.0, 200.0, 1e30]]).astype(np.float32)
+    exact = reference.silu(x)
+    np.testing.assert_allclose(through_epilogue(isa, x, "swiglu"), exact, rtol=8 * EPS, atol=1e-7)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layer_norm(isa: str, with_bias: bool) -> None:
+    rng = np.random.default_rng(4)
+    for rows, d in [(1, 1), (3, 7), (2, 16), (5, 31), (4, 33), (7, 64), (3, 127), (2, 1024), (2, 1031)]:
+        x = normal(rng, rows, d) * 3 + normal(rng, rows, 1) * 10
+        weight, bias = normal(rng, d), normal(rng, d)
+        out = Output(rows, d)
+        _core.Kernels(isa).layer_norm(
+            guarded(x), vector(weight), 1e-5, out.window, bias=vector(bias) if with_bias else None
+        )
+        exact = reference.layer_norm(x, weight, bias if with_bias else 0.0, 1e-5)
+        # x - mean loses what the mean's size costs, and the scale magnifies it
+        loss = np.abs(x).max(-1, keepdims=True) / np.sqrt(x.astype(np.float64).var(-1, keepdims=True) + 1e-5)
+        bound = (d / 8 + 8) * EPS * (loss * np.abs(weight) + np.abs(exact) + np.abs(bias))
+        assert (np.abs(out.check() - exact) <= bound).all(), (rows, d)
+
+
+def test_layer_norm_of_a_constant_row_is_its_bias(isa: str) -> None:
+    x, bias = np.full((1, 37), 3.0, np.float32), np.arange(37, dtype=np.float32)
+    out = np.empty_like(x)
+    _core.Kernels(isa).layer_norm(x, np.ones(37, np.float32), 1e-5, out, bias=bias)
+    np.testing.assert_array_equal(out[0], bias)
+
+
+def exact_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float | None, window: int) -> np.ndarray:
+    """[n_queries, d_head] of one head."""
+    q, k, v = (x.astype(np.float64)[:, None, :] for x in (q, k, v))
+    if base is not None:
+        q, k = reference.rope(q, base), reference.rope(k, base)
+    return reference.attention(q, k, v, window if window >= 0 else None)
+
+
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "d_head", "base", "window"),
+    [
+        (1, 1, 64, 10000.0, -1),
+        (7, 7, 64, 160000.0, 64),
+        (65, 65, 64, 10000.0, 64),
+        (66, 66, 64, 10000.0, 64),
+        (129, 129, 64, 10000.0, 64),
+        (200, 200, 64, 160000.0, -1),
+        (200, 200, 32, 10000.0, 3),
+        (40, 40, 2, 10000.0, 0),
+        (33, 33, 6, 100.0, 5),
+        (31, 31, 48, 10000.0, 16),
+        (50, 50, 96, 10000.0, -1),
+        (9, 200, 64, None, -1),
+        (1, 97, 33, None, -1),
+        (12, 32, 128, None, -1),
+    ],
+)
+def test_attention(isa: str, n_queries: int, n_keys: int, d_head: int, base: float | None, window: int) -> None:
+    rng = np.random.default_rng(5)
+    q, k, v = normal(rng, n_queries, d_head) * 2, normal(rng, n_keys, d_head) * 2, normal(rng, n_keys, d_head)
+    scale = 1 / math.sqrt(d_head)
+    cos = sin = None
+    if base is not None:
+        frequency = base ** -(np.arange(0, d_head, 2) / d_head)
+        angles = np.arange(n_keys)[:, None] * frequency
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    out = Output(n_queries, d_head)
+    _core.Kernels(isa).attention(
+        guarded(q), guarded(k), guarded(v), out.window, cos=cos, sin=sin, window=window, scale=scale
+    )
+    exact = exact_attention(q, k, v, base, window)
+    # a score is off by its sum's rounding; softmax turns that into the same relative error, PV adds its own
+    reach = np.abs(q).astype(np.float64).sum(-1, keepdims=True) * np.abs(k).max() * scale
+    bound = ((d_head + 16) * EPS * reach + (n_keys + 16) * EPS) * np.abs(v).max()
+    assert (np.abs(out.check() - exact) <= bound).all()
+
+
+def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
+    rng = np.random.default_rng(6)
+    q, k, v = normal(rng, 20, 64) * 100, normal(rng, 20, 64) * 100, normal(rng, 20, 64)
+    out = np.empty((20, 64), np.float32)
+    _core.Kernels(isa).attention(q, k, v, out, scale=1.0)
+    winner = (q.astype(np.float64) @ k.T.astype(np.float64)).argmax(-1)
+    np.testing.assert_allclose(out, v[winner], rtol=1e-5, atol=1e-6)
+
+
+def test_rows_have_the_same_bits_wherever_they_stand(isa: str) -> None:
+    rng = np.random.default_rng(7)
+    kernels = _core.Kernels(isa)
+    a, packed = normal(rng, 41, 77), _core.PackedMatrix(isa, normal(rng, 50, 77))
+    together = np.empty((41, 50), np.float32)
+    kernels.gemm(a, packed, together)
+    for i in range(41):
+        alone = np.empty((1, 50), np.float32)
+        kernels.gemm(a[i : i + 1], packed, alone)
+        np.testing.assert_array_equal(alone[0], together[i])
+
+
+def test_an_unknown_instruction_set_is_refused() -> None:
+    with pytest.raises(IsaError, match="sse9"):
+        _core.Kernels("sse9")
+    assert not _core.isa_supported("sse9")
