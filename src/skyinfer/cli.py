@@ -15,17 +15,14 @@ import argparse
 import codecs
 import json
 import os
-import shutil
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from . import __version__
 from .errors import RequestError, SkyinferError
+from .terminal import Progress, abandon_stdout, printable, put_json, put_line, say, size, warnings_said
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
@@ -41,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            with _warnings_as_lines():
+            with warnings_said():
                 arguments = _parser().parse_args(argv)
                 arguments.run(arguments)
         finally:
@@ -51,23 +48,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        _abandon_stdout()
+        abandon_stdout()
         return _PIPE_CLOSED
     except SkyinferError as error:
         return _fail(str(error))
     except MemoryError:
         return _fail("out of memory")
     except OSError as error:
-        _abandon_stdout()
+        abandon_stdout()
         known = error.strerror and error.filename is not None
         return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}" if known else str(error))
     return 0
 
 
+def _fail(message: str) -> int:
+    say(message)
+    return 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="skyinfer",
-        description="System One decision models on a CPU: a state and typed questions in, calibrated probabilities out.",
+        description="System One decision models on a CPU: state and typed questions in, calibrated probabilities out.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"skyinfer {__version__}")
@@ -113,9 +115,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _convert(arguments: argparse.Namespace) -> None:
     from . import convert
-    from .inspection import printable, size
 
-    with _Progress(sys.stderr) as progress:
+    with Progress(sys.stderr) as progress:
         try:
             path = convert(
                 arguments.checkpoint,
@@ -124,26 +125,27 @@ def _convert(arguments: argparse.Namespace) -> None:
                 pre=arguments.pre,
                 name=arguments.name,
                 force=arguments.force,
-                progress=progress.show if progress.visible else None,
+                progress=progress.show,
             )
         except FileExistsError:
             raise FileExistsError(f"{arguments.out}: exists already; --force replaces it") from None
-    _print(f"wrote {printable(str(path))}: {size(path.stat().st_size)}, {arguments.outtype}")
+    put_line(f"wrote {printable(str(path))}: {size(path.stat().st_size)}, {arguments.outtype}")
 
 
 def _decide(arguments: argparse.Namespace) -> None:
+    parser: argparse.ArgumentParser = arguments.parser
     model_path = arguments.model or os.environ.get(MODEL_VARIABLE)
     if not model_path:
-        arguments.parser.error(
+        parser.error(
             f"no model: give one with -m or in the environment variable {MODEL_VARIABLE}. A Laya checkpoint directory "
             f"will do, and so will a GGUF file that `skyinfer convert CHECKPOINT_DIR -o OUT.gguf` writes"
         )
     # faults of the request are told before a large model is loaded
     name = "standard input" if arguments.request == "-" else arguments.request
+    from .schema import parse_request
+
     try:
         body = _read_request(arguments.request)
-        from .schema import parse_request
-
         parse_request(body)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
@@ -155,7 +157,7 @@ def _decide(arguments: argparse.Namespace) -> None:
         response = model.decide(body["state"], body["questions"], timing=arguments.timing)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
-    _print_json(response)
+    put_json(response)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
@@ -165,9 +167,9 @@ def _inspect(arguments: argparse.Namespace) -> None:
     with _open_source(Path(arguments.model)) as source:
         description = describe(source, tensors=arguments.tensors)
     if arguments.json:
-        _print_json(description)
+        put_json(description)
     else:
-        _print(as_text(description))
+        put_line(as_text(description))
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -175,14 +177,14 @@ def _info(arguments: argparse.Namespace) -> None:
 
     facts = info()
     if arguments.json:
-        _print_json(facts)
+        put_json(facts)
         return
     isa = facts["isa"]
-    _print(f"skyinfer {facts['version']}, Python {facts['python']}, {facts['platform']}")
-    _print(f"  cpu                {facts['cpu']}, {facts['cpus']} usable")
-    _print(f"  instruction sets   {', '.join(isa['built_in'])}")
-    _print(f"  this CPU runs      {', '.join(isa['supported'])}")
-    _print(f"  a model would run  {isa['selected']}")
+    put_line(f"skyinfer {facts['version']}, Python {facts['python']}, {facts['platform']}")
+    put_line(f"  cpu                {facts['cpu']}, {facts['cpus']} usable")
+    put_line(f"  instruction sets   {', '.join(isa['built_in'])}")
+    put_line(f"  this CPU runs      {', '.join(isa['supported'])}")
+    put_line(f"  a model would run  {isa['selected']}")
 
 
 # ------------------------------------------------------------------------------------------- reading
@@ -226,110 +228,3 @@ def _read_request(path: str) -> Any:
         raise RequestError((), "is nested too deeply; flatten it") from None
     except ValueError as error:  # an integer of thousands of digits
         raise RequestError((), f"cannot be read: {error}") from None
-
-
-# ------------------------------------------------------------------------------------------- writing
-
-
-def _print(text: str) -> None:
-    """A line on stdout. What its encoding lacks is written as an escape."""
-    if sys.stdout is not None:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-
-
-def _print_json(value: Any) -> None:
-    """JSON on stdout: indented on a terminal, else one line; escaped where stdout cannot carry it as it is."""
-    if sys.stdout is None:
-        return
-    terminal = sys.stdout.isatty()
-    encoding = sys.stdout.encoding or "utf-8"
-    text = json.dumps(value, indent=2 if terminal else None, ensure_ascii=False)
-    try:
-        text.encode(encoding)
-        # JSON between programs is UTF-8 (RFC 8259), whatever the locale's encoding is
-        faithful = terminal or codecs.lookup(encoding).name == "utf-8"
-    except UnicodeEncodeError:
-        faithful = False
-    if not faithful:
-        text = json.dumps(value, indent=2 if terminal else None)
-    sys.stdout.write(text + "\n")
-
-
-def _say(text: str) -> None:
-    """One line on stderr; what came from a file or a request cannot make it two, nor move the cursor."""
-    from .inspection import printable
-
-    # a print to None would go to stdout
-    if sys.stderr is not None:
-        print(f"skyinfer: {printable(text)}", file=sys.stderr)
-
-
-def _fail(message: str) -> int:
-    _say(message)
-    return 1
-
-
-def _abandon_stdout() -> None:
-    """Send what is left in stdout's buffer nowhere, so that the interpreter does not trip over it at exit."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (AttributeError, OSError, ValueError):
-        pass  # no stdout, or not one of the operating system
-
-
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if issubclass(category, RuntimeWarning):
-            _say(f"warning: {message}")
-        else:
-            plain(message, category, filename, lineno, file, line)
-
-    with warnings.catch_warnings():
-        plain = warnings.showwarning
-        warnings.simplefilter("always", RuntimeWarning)
-        warnings.showwarning = show
-        yield
-
-
-class _Progress:
-    """A bar on a terminal, which is gone when the work is done; invisible elsewhere."""
-
-    _EVERY = 0.1  # seconds
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self.visible = stream is not None and stream.isatty()
-        self._stream = stream
-        self._drawn = 0
-        self._last = 0.0
-
-    def show(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` bytes are written."""
-        now = time.monotonic()
-        if self._stream is None or (now - self._last < self._EVERY and done < total):
-            return
-        self._last = now
-        room = max(10, min(60, shutil.get_terminal_size().columns - 30))
-        filled = room * done // max(1, total)
-        line = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} %  {total / 1e6:,.1f} MB"
-        self._stream.write("\r" + line)
-        self._stream.flush()
-        self._drawn = len(line)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None and self._drawn:
-            self._stream.write("\r" + " " * self._drawn + "\r")
-            self._stream.flush()

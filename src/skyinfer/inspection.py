@@ -19,10 +19,12 @@ from .config import ModelConfig, ModelSource
 from .gguf import GGUFFile
 from .template import KEY as TEMPLATE_KEY
 from .template import PromptTemplate, julia_template, laya_template
+from .terminal import printable, size
 from .tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 _WIDTH = 80
 _LABEL = 18  # columns of the names on the left
+_LONGEST = 4000
 
 
 def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
@@ -80,9 +82,7 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
         "tokenizer": {
             **_tokenizer(source.metadata),
             "vocabulary": config.vocab_size,
-            "special": {
-                role: {"id": getattr(config, f"{role}_id"), "text": text} for role, text in specials.items()
-            },
+            "special": {role: {"id": getattr(config, f"{role}_id"), "text": text} for role, text in specials.items()},
         },
         "template": _template(source.metadata, specials),
         "tensor_types": by_type,
@@ -153,11 +153,6 @@ def _template(metadata: Mapping[str, Any], specials: Mapping[str, str]) -> dict[
 # ------------------------------------------------------------------------------------------ as text
 
 
-def printable(text: str) -> str:
-    """Untrusted text fit for one line of a terminal: what does not print is written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
 def as_text(description: Mapping[str, Any]) -> str:
     """The dict of `describe` for people, within 80 columns except for a long file or tensor name."""
     return "\n".join(_lines(description))
@@ -187,9 +182,7 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
         shown = ", ".join(map(str, encoder["global_layers"])) or "none"
         spans = f"global layers: {shown}; others see {encoder['window']} tokens to each side"
     yield from _entry("attention", spans)
-    yield from _entry(
-        "rope bases", f"{encoder['rope_base_global']:.7g} global, {encoder['rope_base_local']:.7g} local"
-    )
+    yield from _entry("rope bases", f"{encoder['rope_base_global']:.7g} global, {encoder['rope_base_local']:.7g} local")
     yield from _entry("decision head", f"{_plural(head['heads'], 'head')} of attention")
     yield from _entry("max_tokens", f"{decision['max_tokens']} for a sequence")
     yield from _entry("max_head_tokens", f"{decision['max_head_tokens']} for question and options")
@@ -199,7 +192,9 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
         yield from _entry("" if i else "temperatures", f"{name:<12} {value:.7g}{note}")
 
     parts = [f"from {tokenizer['source']}", f"{tokenizer['vocabulary']:,} tokens"]
-    parts += [f"{key} {tokenizer[key]}" for key in ("pre", "model", "normalizer", "pre_tokenizer") if tokenizer.get(key)]
+    parts += [
+        f"{key} {tokenizer[key]}" for key in ("pre", "model", "normalizer", "pre_tokenizer") if tokenizer.get(key)
+    ]
     yield from _entry("tokenizer", ", ".join(parts))
     for i, (role, token) in enumerate(tokenizer["special"].items()):
         yield from _entry("" if i else "special tokens", f"{role:<4} {token['id']:>6}  {token['text']}")
@@ -223,22 +218,12 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
 
 def _entry(label: str, text: str) -> Iterator[str]:
     """A label and its text, escaped and wrapped; without a label, one that continues the entry above."""
-    wrapped = textwrap.wrap(
-        printable(text), _WIDTH - _LABEL - 2, break_on_hyphens=False, drop_whitespace=False, replace_whitespace=False
-    )
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text):,} characters)"
+    wrapped = textwrap.wrap(printable(text), _WIDTH - _LABEL - 2, break_on_hyphens=False)
     for i, line in enumerate(wrapped or [""]):
-        yield f"  {'' if i else label:<{_LABEL}}{line.rstrip()}".rstrip()
+        yield f"  {'' if i else label:<{_LABEL}}{line}".rstrip()
 
 
 def _plural(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def size(n_bytes: int) -> str:
-    """Bytes in the largest unit that leaves a whole part: "640 B", "1.5 MB" (powers of 1000)."""
-    size = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"

@@ -1,0 +1,132 @@
+"""What the command writes: lines and JSON on stdout, one line for each fault or warning on stderr, a progress bar.
+
+Text that comes out of a file or a request is untrusted here: it can neither begin a new line nor move a cursor.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+_LONGEST_MESSAGE = 1000
+
+
+def printable(text: str) -> str:
+    """Untrusted text fit for one line of a terminal: what does not print is written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in the largest unit that leaves a whole part: "640 B", "1.5 MB" (powers of 1000)."""
+    amount, unit = float(n_bytes), "B"
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.95 else f"{amount:.1f} {unit}"
+
+
+def put_line(text: str) -> None:
+    """A line on stdout. What its encoding lacks is written as an escape."""
+    if sys.stdout is not None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def put_json(value: Any) -> None:
+    """JSON on stdout: indented on a terminal, else one line; escaped where stdout cannot carry it as it is."""
+    if sys.stdout is None:
+        return
+    terminal = sys.stdout.isatty()
+    encoding = sys.stdout.encoding or "utf-8"
+    text = json.dumps(value, indent=2 if terminal else None, ensure_ascii=False)
+    # between programs JSON is UTF-8 (RFC 8259), whatever the locale says
+    faithful = terminal or codecs.lookup(encoding).name == "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        faithful = False
+    sys.stdout.write((text if faithful else json.dumps(value, indent=2 if terminal else None)) + "\n")
+
+
+def abandon_stdout() -> None:
+    """Send what is left in stdout's buffer nowhere, so that the interpreter does not trip over it at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (AttributeError, OSError, ValueError):
+        pass  # no stdout, or not one of the operating system's
+
+
+def say(message: str) -> None:
+    """One line on stderr."""
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE]}..."
+    # stderr may be closed, and a print to None goes to stdout
+    if sys.stderr is not None:
+        print(f"skyinfer: {printable(message)}", file=sys.stderr)
+
+
+@contextmanager
+def warnings_said() -> Iterator[None]:
+    """Show what skyinfer warns of by `say`, each time it does."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, RuntimeWarning):
+            say(f"warning: {message}")
+        else:
+            plain(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = show
+        yield
+
+
+class Progress:
+    """A bar on a terminal, which is gone when the work is done; invisible elsewhere."""
+
+    _INTERVAL = 0.1  # seconds
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream if stream is not None and stream.isatty() else None
+        self._drawn = 0
+        self._last = -self._INTERVAL
+
+    def show(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` bytes are written, those of tensor `name` last."""
+        now = time.monotonic()
+        if self._stream is None or (now - self._last < self._INTERVAL and done < total):
+            return
+        self._last = now
+        room = max(10, min(60, shutil.get_terminal_size().columns - 30))
+        filled = room * done // max(1, total)
+        bar = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % of {size(total)}"
+        self._stream.write(f"\r{bar}")
+        self._stream.flush()
+        self._drawn = len(bar)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None and self._drawn:
+            self._stream.write(f"\r{' ' * self._drawn}\r")
+            self._stream.flush()
