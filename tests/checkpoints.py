@@ -124,6 +124,16 @@ def brushes(*, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: 
     yield Brush("temperature", (3,), 0.0, 1.0)
 
 
+def _as_initialised(brush: Brush) -> Brush:
+    """The same tensor as a training run would begin with it: ModernBERT's 0.02 root mean square, torch's uniform fan-in
+    bound in the head, norms that do nothing. Answers are near even, and no rounding is magnified on its way to them."""
+    if len(brush.shape) == 1:
+        return brush._replace(spread=0.0)
+    if brush.name.startswith("encoder."):
+        return brush._replace(spread=0.02 * math.sqrt(3.0))
+    return brush._replace(spread=1.0 if brush.name == "type_emb.weight" else brush.shape[1] ** -0.5)
+
+
 _BLOCK = 1 << 18  # elements; four arrays of this size stay in the second-level cache
 
 
@@ -347,6 +357,7 @@ def paint(
     dtype: Literal["F32", "F16", "BF16"] = "F32",
     tokenizer: TokenizerKind = "byte",
     seed: int = 0,
+    weights: Literal["healthy", "initial"] = "healthy",
     activation: Literal["gelu", "silu"] = "gelu",
     local_attention: int = 128,
     global_every: int = 3,
@@ -365,6 +376,7 @@ def paint(
 ) -> Path:
     """Write one checkpoint directory and give its path.
 
+    `weights`: "healthy" ones answer decidedly, "initial" ones as before training (`_as_initialised`).
     `vocab` counts rows of the embedding; `spare_rows` of them have no token. `rope_base` is
     (global, local); `rope`, `layers`, `eps_keys`, `special_tokens` choose among the spellings found
     in the wild. `shards` > 1 writes an index and that many files (the Laya runtime reads one file
@@ -425,6 +437,8 @@ def paint(
     )
 
     tensors = list(brushes(d_model=d_model, n_layers=n_layers, d_ff=d_ff, head_layers=head_layers, vocab=vocab))
+    if weights == "initial":
+        tensors = [_as_initialised(brush) for brush in tensors]
     if shards == 1:
         _write_safetensors(directory / "model.safetensors", tensors, dtype, seed)
         return directory
@@ -451,6 +465,7 @@ def main() -> None:
     parser.add_argument("--dtype", type=str.upper, choices=list(_ITEM_BYTES), default="F32")
     parser.add_argument("--tokenizer", choices=["byte", "metaspace"], default="byte")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weights", choices=["healthy", "initial"], default="healthy")
     parser.add_argument("--activation", choices=["gelu", "silu"], default="gelu")
     parser.add_argument("--rope", choices=["theta", "parameters"], default="theta")
     parser.add_argument("--special-tokens", choices=["string", "object"], default="string")
