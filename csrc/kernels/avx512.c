@@ -42,4 +42,5 @@ void sky_fill_avx512(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->fma_peak = fma_peak;
 }

@@ -24,8 +24,10 @@
 
 /* A hint that the line at p will be read soon; p may point past the end of everything. */
 #if defined(__GNUC__) || defined(__clang__)
+#define SKY_PREFETCH_L1(p) __builtin_prefetch((p), 0, 3)
 #define SKY_PREFETCH_L2(p) __builtin_prefetch((p), 0, 2)
 #else
+#define SKY_PREFETCH_L1(p) ((void)(p))
 #define SKY_PREFETCH_L2(p) ((void)(p))
 #endif
 

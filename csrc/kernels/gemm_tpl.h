@@ -2,8 +2,9 @@
  * defines TILE_ROWS and includes this after vec_tpl.h; PANEL_VECTORS vectors make a panel.
  *
  * The tile is TILE_ROWS x PANEL_VECTORS accumulators that never leave their registers while k runs; one weight vector
- * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. For d 64 to 2624 a panel stays in the L2
- * cache while all row tiles pass over it, so plain panels need no further blocking (measured, benchmarks/LOG.md).
+ * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. For k 64 to 2624 a panel stays in the L2
+ * cache while all row tiles pass over it, so plain panels need no blocking of k, but they do need both prefetches below
+ * (measured, benchmarks/LOG.md).
  * The same tile computes QK^T and PV in vec_tpl.h. Rows past the last whole tile take a shorter tile of the same order
  * of operations, so a row's bits do not depend on where it falls.
  */
@@ -12,6 +13,8 @@
 
 #define PANEL_VECTORS 2
 #define PANEL_COLS (PANEL_VECTORS * VL)
+#define FLOATS_PER_LINE 16
+#define L1_STEPS 4 /* of k between asking the L2 cache for a row of w and using it */
 
 /* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. `rows` is a constant where this is inlined. The line
  * at ahead + p * ahead_step is prefetched; a step of 0 keeps to one line. */
@@ -21,6 +24,8 @@ SKY_INLINE void tile_accumulate(const int rows, int k, const float *a, int lda, 
     for (int p = 0; p < k; p++) {
         SKY_PREFETCH_L2(ahead);
         ahead += ahead_step;
+        for (int line = 0; line < PANEL_COLS; line += FLOATS_PER_LINE)
+            SKY_PREFETCH_L1(w + (ptrdiff_t)L1_STEPS * ldw + line);
         const vf w0 = v_load(w), w1 = v_load(w + VL);
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
@@ -118,15 +123,11 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
     }
 }
 
-SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel)
+/* `ahead`: what to fetch while the tile runs, ahead_step floats on with every step of k. */
+SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step)
 {
     const float *a = g->a + (ptrdiff_t)row * g->lda;
     const float *w = g->panels + (size_t)panel * g->k * PANEL_COLS;
-    /* While a panel is in use, its row tiles fetch the next one, each its share: otherwise the first tile waits for memory */
-    const int n_tiles = (g->m + TILE_ROWS - 1) / TILE_ROWS;
-    const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
-    const float *ahead = w + (size_t)g->k * PANEL_COLS + (size_t)(row / TILE_ROWS) * g->k * ahead_step;
-
     vf acc[TILE_ROWS][PANEL_VECTORS];
     tile_clear(rows, acc);
     tile_accumulate(rows, g->k, a, g->lda, w, PANEL_COLS, ahead, ahead_step, acc);
@@ -159,13 +160,14 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel)
 
 /* One function for each height, so that `rows` is a constant in every tile. */
 #define GEMM_TILE(R) \
-    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel) { gemm_tile(R, g, row, panel); }
+    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step) \
+    { gemm_tile(R, g, row, panel, ahead, ahead_step); }
 GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4) GEMM_TILE(5) GEMM_TILE(6)
 #if TILE_ROWS > 6
 GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
 #endif
 
-typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel);
+typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step);
 static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
     NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4, gemm_tile_5, gemm_tile_6,
 #if TILE_ROWS > 6
@@ -175,13 +177,39 @@ static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
 
 static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 {
+    /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
+    const int n_tiles = (g->m + TILE_ROWS - 1) / TILE_ROWS;
+    const int ahead_step = n_tiles ? (PANEL_COLS + n_tiles - 1) / n_tiles : 0;
     for (int panel = panel_begin; panel < panel_end; panel++) {
-        int row = 0;
-        for (; row + TILE_ROWS <= g->m; row += TILE_ROWS)
-            gemm_tiles[TILE_ROWS](g, row, panel);
-        if (row < g->m)
-            gemm_tiles[g->m - row](g, row, panel);
+        const float *ahead = g->panels + (size_t)(panel + 1) * g->k * PANEL_COLS;
+        for (int row = 0; row < g->m; row += TILE_ROWS) {
+            const int rows = g->m - row < TILE_ROWS ? g->m - row : TILE_ROWS;
+            gemm_tiles[rows](g, row, panel, ahead, ahead_step);
+            ahead += (size_t)g->k * ahead_step;
+        }
     }
+}
+
+static void fma_peak(int rounds, float *sink)
+{
+    vf acc[TILE_ROWS][PANEL_VECTORS];
+    SKY_UNROLL
+    for (int i = 0; i < TILE_ROWS; i++) { /* all different, or the compiler would compute one for all */
+        acc[i][0] = v_set1((float)i);
+        acc[i][1] = v_set1((float)-i - 1.0f);
+    }
+    const vf a = v_set1(0.999f), b = v_set1(1.0f);
+    for (int round = 0; round < rounds; round++) {
+        SKY_UNROLL
+        for (int i = 0; i < TILE_ROWS; i++) {
+            acc[i][0] = v_fma(acc[i][0], a, b);
+            acc[i][1] = v_fma(acc[i][1], a, b);
+        }
+    }
+    *sink = 0.0f;
+    SKY_UNROLL
+    for (int i = 0; i < TILE_ROWS; i++)
+        *sink += v_sum(v_add(acc[i][0], acc[i][1]));
 }
 
 #endif

@@ -92,6 +92,9 @@ typedef struct {
     void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end);
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
+    /* `rounds` times tile_rows * panel_cols independent multiply-adds that touch no memory: the core's peak, by which
+     * benchmarks divide. One float goes to sink. */
+    void (*fma_peak)(int rounds, float *sink);
 } sky_kernels;
 
 /* Each overrides what it implements on top of the weaker row (dispatch.c). */

@@ -118,6 +118,17 @@ static void attention(const sky_attention *a)
     }
 }
 
+static void fma_peak(int rounds, float *sink)
+{
+    float acc[TILE_ROWS * PANEL_COLS] = {0};
+    for (int round = 0; round < rounds; round++)
+        for (int i = 0; i < TILE_ROWS * PANEL_COLS; i++)
+            acc[i] = acc[i] * 0.999f + 1.0f;
+    *sink = 0.0f;
+    for (int i = 0; i < TILE_ROWS * PANEL_COLS; i++)
+        *sink += acc[i];
+}
+
 void sky_fill_portable(sky_kernels *table)
 {
     table->isa = "portable";
@@ -126,4 +137,5 @@ void sky_fill_portable(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->fma_peak = fma_peak;
 }

@@ -139,6 +139,7 @@ cdef extern from "kernels/kernels.h" nogil:
         void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
         void (*layer_norm)(const sky_norm *n) noexcept nogil
         void (*attention)(const sky_attention *a) noexcept nogil
+        void (*fma_peak)(int rounds, float *sink) noexcept nogil
 
 
 cdef extern from "internal.h" nogil:

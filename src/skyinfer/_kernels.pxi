@@ -50,6 +50,13 @@ cdef class Kernels:
         """Rows and columns of the GEMM's register tile."""
         return self.table.tile_rows, self.table.panel_cols
 
+    def fma_peak(self, int rounds) -> int:
+        """Runs the loop that touches no memory; gives the floating-point operations that it did."""
+        cdef float sink
+        with nogil:
+            self.table.fma_peak(rounds, &sink)
+        return 2 * rounds * self.table.tile_rows * self.table.panel_cols
+
     def gemm(self, const float[:, :] a not None, PackedMatrix w not None, float[:, :] out not None, *,
              const float[::1] bias=None, const float[:, :] residual=None, str epilogue="linear", int repeat=1):
         """out = epilogue(a @ w^T), `repeat` times over."""
