@@ -1,7 +1,7 @@
 """Builds the C core: one list of plain sources, one row of flags for each instruction set.
 
-setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and adds
-the object. Everything declarative is in pyproject.toml.
+setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and
+adds the object. Everything declarative is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
 def target_machine() -> str:
-    """The machine that is built for: cibuildwheel cross-compiles on macOS by ARCHFLAGS, on Windows by the target platform."""
+    """The machine that is built for, which cibuildwheel names by ARCHFLAGS on macOS and by the toolchain on Windows."""
     archflags = os.environ.get("ARCHFLAGS", "")
     for name in ("arm64", "x86_64"):
         if archflags.split() == ["-arch", name]:

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Rows whose distance is a multiple of 4096 bytes would all fall into one set of an L1 cache: pad those by a line. */
+/* Rows a multiple of 1 KB apart crowd into few sets of an L1 cache, at 4 KB into one: those are padded by a line. */
 static int row_stride(int cols)
 {
     const int whole = (cols + 15) / 16 * 16;

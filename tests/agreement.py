@@ -1,17 +1,17 @@
-"""Holds skyinfer against the runtimes it must agree with, on checkpoints that the suite never saw. Not part of the suite.
+"""Holds skyinfer against the runtimes it must agree with, on checkpoints that the suite never saw. Not in the suite.
 
     python tests/agreement.py laya CHECKPOINT_DIR          (needs laya 0.4.15 and torch 2.13.0)
     python tests/agreement.py llama-server CHECKPOINT_DIR --binary PATH/TO/llama-server
 
-Each converts the directory (checkpoints.py paints one), asks eighteen requests on every instruction set, prints the largest
-differences, and exits 1 where one is over its bound:
+Each converts the directory (checkpoints.py paints one), asks eighteen requests on every instruction set, prints the
+largest differences, and exits 1 where one is over its bound:
 
     laya           token ids and markers equal, logits within 1e-4, probabilities within 1e-5
     llama-server   input_tokens equal, probabilities within 5e-4
 
-Laya is given the same weights: paint with the data type that the file gets. llama-server looks the encoder's GELU up in a
-table of the tanh form in F16, and rounds activations to F16 for F16 matrices; that is within its bound for weights painted
-with `--weights initial`, while healthy ones magnify it to 6e-3 (and Laya and skyinfer still agree).
+Laya is given the same weights: paint with the data type that the file gets. llama-server looks the encoder's GELU up in
+a table of the tanh form in F16, and rounds activations to F16 for F16 matrices; that is within its bound for weights
+painted with `--weights initial`, while healthy ones magnify it to 6e-3 (and Laya and skyinfer still agree).
 """
 
 from __future__ import annotations
@@ -191,9 +191,7 @@ def against_llama_server(directory: Path, outtypes: list[str], isas: list[str], 
             with llama_server(binary, path) as address:
                 for request in requests():
                     body = json.dumps(request, ensure_ascii=False).encode()
-                    post = urllib.request.Request(
-                        address + "/v1/systemone", body, {"Content-Type": "application/json"}
-                    )
+                    post = urllib.request.Request(address + "/v1/systemone", body, {"Content-Type": "application/json"})
                     with urllib.request.urlopen(post, timeout=600) as reply:
                         theirs.append(json.loads(reply.read()))
             for isa in isas:

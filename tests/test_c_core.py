@@ -1,4 +1,4 @@
-"""The core without Python (tests/c): natively, and for AArch64 under qemu-user where Debian's cross compiler is there."""
+"""The core without Python (tests/c): natively, and for AArch64 under qemu-user where a cross compiler is there."""
 
 from __future__ import annotations
 

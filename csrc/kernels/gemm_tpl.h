@@ -14,6 +14,7 @@
 #define PANEL_VECTORS 2
 #define PANEL_COLS (PANEL_VECTORS * VL)
 #define FLOATS_PER_LINE 16
+#define A_BLOCK_FLOATS (1 << 18)
 #define L1_STEPS 4 /* of k between asking the L2 cache for a row of w and using it */
 
 /* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. `rows` is a constant where this is inlined. The line
@@ -175,17 +176,22 @@ static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
 #endif
 };
 
+/* Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away once and not once a panel */
 static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 {
-    /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
-    const int n_tiles = (g->m + TILE_ROWS - 1) / TILE_ROWS;
-    const int ahead_step = n_tiles ? (PANEL_COLS + n_tiles - 1) / n_tiles : 0;
-    for (int panel = panel_begin; panel < panel_end; panel++) {
-        const float *ahead = g->panels + (size_t)(panel + 1) * g->k * PANEL_COLS;
-        for (int row = 0; row < g->m; row += TILE_ROWS) {
-            const int rows = g->m - row < TILE_ROWS ? g->m - row : TILE_ROWS;
-            gemm_tiles[rows](g, row, panel, ahead, ahead_step);
-            ahead += (size_t)g->k * ahead_step;
+    const int fitting = A_BLOCK_FLOATS / g->k / TILE_ROWS * TILE_ROWS, block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
+    for (int first = 0; first < g->m; first += block) {
+        const int last = g->m - first < block ? g->m : first + block;
+        /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
+        const int n_tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
+        const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
+        for (int panel = panel_begin; panel < panel_end; panel++) {
+            const float *ahead = g->panels + (size_t)(panel + 1) * g->k * PANEL_COLS;
+            for (int row = first; row < last; row += TILE_ROWS) {
+                const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
+                gemm_tiles[rows](g, row, panel, ahead, ahead_step);
+                ahead += (size_t)g->k * ahead_step;
+            }
         }
     }
 }

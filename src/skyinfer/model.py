@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 ISA_VARIABLE = "SKYINFER_ISA"
 
-# One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers. Beyond a
-# few hundred tokens a longer batch is no faster, and splitting never changes an answer.
+# One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
+# Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
 _BATCH_TOKENS = 2048
 
 
@@ -37,8 +37,8 @@ def load(path: str | os.PathLike[str], *, isa: str | None = None, temperature_cl
 
     Args:
         path: the file or directory.
-        isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment variable
-            SKYINFER_ISA, or else the strongest that this CPU runs.
+        isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
+            variable SKYINFER_ISA, or else the strongest that this CPU runs.
         temperature_clamp: confine temperatures to [0.5, 5] as the Laya runtime does; False takes the file's raw
             values, as llama.cpp does.
 
@@ -130,8 +130,8 @@ class Model:
 
         Returns:
             ``{"model", "answers", "usage"}`` (`skyinfer.schema.Response`), answers in the order of the questions.
-            Probabilities are not rounded. Fields of skyinfer's own start with ``x_``: ``x_truncated`` where the state did
-            not fit, ``x_options`` where options were cut to the same tokens.
+            Probabilities are not rounded. Fields of skyinfer's own start with ``x_``: ``x_truncated`` where the state
+            did not fit, ``x_options`` where options were cut to the same tokens.
 
         Raises:
             RequestError: what was asked cannot be answered; says where and what to change.
@@ -147,7 +147,7 @@ class Model:
         return result
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
-        """What the model would read, by question id: token ids, markers, and what was cut (`skyinfer.sequence.Sequence`).
+        """What the model would read, by question id: token ids, markers, what was cut (`skyinfer.sequence.Sequence`).
 
         Raises:
             RequestError: as `decide`.
@@ -220,7 +220,7 @@ class Model:
         if outside:
             changes = ", ".join(f"{key} {value:g} -> {min(high, max(low, value)):g}" for key, value in outside.items())
             warnings.warn(
-                f"{self.path}: temperatures outside [{low:g}, {high:g}] are clamped as the Laya runtime does: {changes}",
+                f"{self.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}",
                 RuntimeWarning,
                 stacklevel=4,
             )
