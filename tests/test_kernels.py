@@ -1,7 +1,7 @@
 """Every kernel of every instruction set against float64, with bounds that scale with the sum and not a loose tolerance.
 
-Operands lie inside larger arrays: what surrounds an input is NaN, which would spread if it were read, and what surrounds
-an output is a canary, which must survive.
+Operands lie inside larger arrays: what surrounds an input is NaN, which would spread if it were read, and what
+surrounds an output is a canary, which must survive.
 """
 
 from __future__ import annotations

@@ -36,10 +36,12 @@ __all__ = [
 _ROOMS = {"Model": "model", "load": "model", "info": "model", "convert": "conversion"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
+if not TYPE_CHECKING:  # a type checker would take it for a licence to any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _ROOMS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

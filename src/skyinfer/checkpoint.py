@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from reprlib import repr  # values of a hostile file may be long or deeply nested
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -110,6 +111,8 @@ class Checkpoint:
         agent = _JsonFile.one_of(directory, "rl_agent_config.json", "julia_config.json")
         encoder = _JsonFile.read(directory / "encoder" / "config.json")
         metadata = _metadata(agent, encoder, name or directory.resolve().name)
+        stored = _stored_tensors(directory)
+        _check_embedding(directory, metadata, stored)
         metadata |= _tokenizer_metadata(
             directory / "tokenizer",
             metadata[f"{ARCHITECTURE}.vocab_size"],
@@ -117,7 +120,7 @@ class Checkpoint:
             julia=agent.path.name.startswith("julia") or agent.get("architecture") == "JuliaDecisionModel",
         )
         config = ModelConfig.from_metadata(metadata, directory)
-        return cls(directory, metadata, _match_tensors(directory, config))
+        return cls(directory, metadata, _match_tensors(directory, config, stored))
 
     def tensor(self, name: str) -> np.ndarray:
         """A tensor's values: float32 in the shape of its `TensorInfo`; a view of the file for F32.
@@ -203,14 +206,14 @@ class _JsonFile:
         if value is None:
             self.fail(key, "is missing")
         if not isinstance(value, int) or isinstance(value, bool):
-            self.fail(key, f"expected a whole number, found {value!r}")
+            self.fail(key, f"expected a whole number, found {repr(value)}")
         if not least <= value < 1 << 31:
             self.fail(key, f"{value} is out of range")
         return int(value)
 
     def number(self, key: str, value: Any) -> float:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            self.fail(key, f"expected a number, found {value!r}")
+            self.fail(key, f"expected a number, found {repr(value)}")
         try:
             return float(value)
         except OverflowError:
@@ -221,10 +224,10 @@ def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]
     """GGUF keys of everything but tokenizer and file type, in the order llama.cpp's converter has."""
     layout = agent.get("option_layout")
     if layout not in (None, "sequential"):
-        agent.fail("option_layout", f"{layout!r} is not supported (sequential is)")
+        agent.fail("option_layout", f"{repr(layout)} is not supported (sequential is)")
     model_type = encoder.get("model_type")
     if model_type not in (None, "modernbert"):
-        encoder.fail("model_type", f"expected 'modernbert', found {model_type!r}")
+        encoder.fail("model_type", f"expected 'modernbert', found {repr(model_type)}")
 
     n_layers = encoder.whole("num_hidden_layers", least=1)
     n_head_blocks = agent.whole("head_layers")
@@ -239,10 +242,10 @@ def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]
     if activation == "swish":
         activation = "silu"
     if activation not in ("gelu", "silu"):
-        encoder.fail("hidden_activation", f"{activation!r} is not supported (gelu and silu are)")
+        encoder.fail("hidden_activation", f"{repr(activation)} is not supported (gelu and silu are)")
     pooling = encoder.get("classifier_pooling") or "cls"
     if pooling not in ("mean", "cls"):
-        encoder.fail("classifier_pooling", f"{pooling!r} is not supported (cls and mean are)")
+        encoder.fail("classifier_pooling", f"{repr(pooling)} is not supported (cls and mean are)")
     # Julia keeps its lengths in a file of their own
     policy_path = agent.path.with_name("inference-policy.json")
     policy = _JsonFile(policy_path, {})
@@ -324,7 +327,7 @@ def _temperatures(agent: _JsonFile) -> Iterator[tuple[str, float]]:
     """Temperatures by GGUF name, raw where they are usable and as the Laya runtime reads them where not."""
     base = agent.get("temperature") if "temperature" in agent.content else [1.0, 1.0, 1.0]
     if not isinstance(base, list) or len(base) != 3:
-        agent.fail("temperature", f"expected a list of 3 numbers, found {base!r}")
+        agent.fail("temperature", f"expected a list of 3 numbers, found {repr(base)}")
     for index, value in enumerate(base):
         yield QUESTION_TYPES[index], _temperature(f"temperature[{index}]", value)
     by_options = agent.content.get("temperature_by_options", {})
@@ -350,7 +353,7 @@ def _temperature(entry: str, value: Any) -> float:
     elif not 1e-30 < number < 1e30:
         applied = min(_MOST_TEMPERATURE, max(_LEAST_TEMPERATURE, number))
     if applied != number:
-        _warn(f"{entry}={value!r} is not a usable temperature; {applied:g} is used instead")
+        _warn(f"{entry}={repr(value)} is not a usable temperature; {applied:g} is used instead")
     return applied
 
 
@@ -527,9 +530,20 @@ def _checkpoint_name(name: str, n_layers: int) -> str:
     return f"head.layers.{int(index) - n_layers}.{_HEAD_BLOCK[part]}{kind}"
 
 
-def _match_tensors(directory: Path, config: ModelConfig) -> dict[str, tuple[TensorInfo, np.ndarray]]:
-    """Every tensor of the model under its GGUF name; nothing missing, nothing left over."""
-    stored = _stored_tensors(directory)
+def _check_embedding(directory: Path, metadata: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> None:
+    """Hold the stated vocabulary against the weights before a list of so many tokens is made."""
+    name = _checkpoint_name("token_embd.weight", 0)
+    shape = tuple(metadata[f"{ARCHITECTURE}.{key}"] for key in ("vocab_size", "embedding_length"))
+    if name not in stored:
+        raise FormatError(f"{directory}: tensor {name} is missing (expected {list(shape)})")
+    if stored[name].shape != shape:
+        raise FormatError(f"{directory}: tensor {name}: expected {list(shape)}, found {list(stored[name].shape)}")
+
+
+def _match_tensors(
+    directory: Path, config: ModelConfig, stored: dict[str, StoredTensor]
+) -> dict[str, tuple[TensorInfo, np.ndarray]]:
+    """Every tensor of the model under its GGUF name; nothing missing, nothing left over. Empties `stored`."""
     out = {}
     for name, shape in config.expected_tensors().items():
         source = _checkpoint_name(name, config.n_layers)

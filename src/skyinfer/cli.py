@@ -162,9 +162,9 @@ def _decide(arguments: argparse.Namespace) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     from .inspection import as_text, describe
-    from .model import _open_source
+    from .model import open_source
 
-    with _open_source(Path(arguments.model)) as source:
+    with open_source(Path(arguments.model)) as source:
         description = describe(source, tensors=arguments.tensors)
     if arguments.json:
         put_json(description)

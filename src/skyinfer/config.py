@@ -32,8 +32,12 @@ DEFAULT_PERIOD = 3
 
 _MAX_BLOCKS = 1024
 _MAX_WIDTH = 1 << 20
+_MAX_D_MODEL = 1 << 16
+# of one attention head (SKY_MAX_D_HEAD of the core)
+_MAX_D_HEAD = 512
 _MAX_VOCAB = 1 << 24
 _MAX_TOKENS = 1 << 17
+_LEAST_F32, _MOST_F32 = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
 class ModelSource(Protocol):
@@ -133,15 +137,19 @@ class ModelConfig:
         n_blocks = keys.whole("block_count", 1, _MAX_BLOCKS)
         n_head_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
         n_layers = n_blocks - n_head_blocks
-        d_model = keys.whole("embedding_length", 2, _MAX_WIDTH)
+        d_model = keys.whole("embedding_length", 2, _MAX_D_MODEL)
         n_heads = keys.uniform("attention.head_count", n_blocks, d_model)
         if d_model % n_heads or (d_model // n_heads) % 2:
             keys.fail(
                 "attention.head_count",
                 f"{n_heads} heads do not divide {d_model} into even parts",
             )
+        if d_model // n_heads > _MAX_D_HEAD:
+            keys.fail(
+                "attention.head_count", f"heads of {d_model // n_heads} values (at most {_MAX_D_HEAD} are possible)"
+            )
         n_head_heads = max(1, d_model // 64)
-        if n_head_blocks and d_model % n_head_heads:
+        if d_model % n_head_heads:
             keys.fail(
                 "embedding_length",
                 f"{d_model} does not divide into the head's {n_head_heads} attention heads",
@@ -269,7 +277,8 @@ class _Keys:
             return default
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             self.fail(name, f"expected a number, found {_kind(value)}")
-        if not (math.isfinite(value) and 0 < value <= most):
+        # what is stored as f64 has to survive as the f32 that everything computes with
+        if not (_LEAST_F32 <= value <= _MOST_F32 and value <= most):
             self.fail(name, f"{value} is not a finite number above zero")
         return float(value)
 

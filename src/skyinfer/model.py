@@ -47,12 +47,13 @@ def load(path: str | os.PathLike[str], *, isa: str | None = None, temperature_cl
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
-    with _open_source(Path(path)) as source:
+    with open_source(Path(path)) as source:
         return Model(source, isa=isa, temperature_clamp=temperature_clamp)
 
 
 @contextmanager
-def _open_source(path: Path) -> Iterator[ModelSource]:
+def open_source(path: Path) -> Iterator[ModelSource]:
+    """The GGUF file or checkpoint directory at `path`, closed at the end of the block. Raises as `load`."""
     if path.is_dir():
         from .checkpoint import Checkpoint
 

@@ -204,9 +204,10 @@ def render_state(state: Any) -> str:
 
 
 def _parse_question(key: Any, question: Any) -> Question:
-    loc = ("questions", key if isinstance(key, (str, int)) else repr(key))
     if not isinstance(key, (str, int)) or (isinstance(key, str) and not key.strip()):
-        raise RequestError(loc, f"a question id must be a non-empty string, not {key!r}")
+        raise RequestError(("questions", _short(key)), f"a question id must be a non-empty string, not {_short(key)}")
+    _name(key, ("questions",))  # the path of every error below has to be written as text
+    loc = ("questions", key)
     if not isinstance(question, dict):
         raise RequestError(loc, f"a question must be an object, not {_kind(question)}")
     kind = question.get("type")
@@ -350,7 +351,7 @@ def _option_order(order: Any, n: int, loc: tuple[Any, ...]) -> list[int]:
 
 def _description(value: Any, loc: tuple[Any, ...]) -> str | None:
     """null and "" are no description; 0, false, [] and {} are."""
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         return None
     return _criterion(value, loc)
 
@@ -365,7 +366,7 @@ def _criterion(value: Any, loc: tuple[Any, ...]) -> str:
 def _name(label: Any, loc: tuple[Any, ...]) -> str:
     try:
         return str(label)
-    except ValueError as error:  # an integer of thousands of digits
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a tuple of tuples of tuples
         raise RequestError(loc, f"cannot be written as text ({error})") from error
 
 

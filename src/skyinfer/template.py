@@ -138,6 +138,9 @@ def _compile(source: str) -> Callable[..., str]:
 
     if len(source) > _MAX_LENGTH:
         raise _fault(f"has {len(source)} characters, more than {_MAX_LENGTH}")
+    # jinja2 hands the others to a codec of Python's that warns of some and will refuse them one day
+    if "\\" in re.sub(r"\\[\\'\"nrt]", "", source):
+        raise _fault("has an escape sequence other than \\\\ \\' \\\" \\n \\r \\t")
     # not optimized: folding of constants would run parts of the template
     environment = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, optimized=False, trim_blocks=True, lstrip_blocks=True

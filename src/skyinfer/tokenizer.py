@@ -10,11 +10,13 @@ a loaded Tokenizer is never changed again, so threads may share it without a loc
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from reprlib import repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FormatError
@@ -36,6 +38,10 @@ _MAX_TOKENS = 1 << 22
 # A normalizer may put this many characters in place of one match: enough for any real one, too few
 # for a file that turns a short text into gigabytes (test_tokenizer.py::test_growing_normalizer).
 _MAX_REPLACEMENT = 16
+# Steps multiply: nine replacements of one letter by 16 turn one into 7e10. All steps together may lengthen a text this
+# many times; ALBERT's, the longest chain of a real tokenizer, reaches 648.
+_MAX_GROWTH = 1024
+_LENGTHENING = {"ByteLevel": 4.0, "NFKC": 18.0, "NFKD": 18.0, "NFD": 4.0, "NFC": 3.0, "BertNormalizer": 4.0}
 
 # Questions come back request after request; remembering their tokens saves most of the tokenizing.
 # Bounds are chosen so that the memory of a hostile caller's texts stays at a few megabytes.
@@ -84,7 +90,8 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         _check_model(backend, source)
-        _check_growth(backend, source)
+        with _faults_named(source):
+            _check_growth([json.loads(part.__getstate__()) for part in _steps(backend)], source)
         _check_ids(backend, special, source)
         # Not a batch call: those are some 20 % faster, but start the package's own pool of threads,
         # which a process that forks or has a CPU quota did not ask for.
@@ -173,7 +180,14 @@ def _parse(text: str, source: str) -> tokenizers.Tokenizer:
     if len(text) > _MAX_JSON_BYTES:
         raise FormatError(f"{source}: larger than {_MAX_JSON_BYTES} bytes")
     with _faults_named(source):
+        # before the package sees it, which normalizes the added tokens at once
+        content = json.loads(text)
+        _check_growth([content.get("normalizer"), content.get("pre_tokenizer")], source)
         return Backend.from_str(text)
+
+
+def _steps(backend: tokenizers.Tokenizer) -> list[Any]:
+    return [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
 
 
 def _check_model(backend: tokenizers.Tokenizer, source: str) -> None:
@@ -182,11 +196,14 @@ def _check_model(backend: tokenizers.Tokenizer, source: str) -> None:
         raise FormatError(f"{source}: BPE dropout {dropout} would make token ids random; remove it")
 
 
-def _check_growth(backend: tokenizers.Tokenizer, source: str) -> None:
-    """Refuse normalizers and pre-tokenizers that multiply the length of a text."""
+def _check_growth(steps: Iterable[Any], source: str) -> None:
+    """Refuse normalizers and pre-tokenizers, given as in tokenizer.json, that multiply the length of a text."""
+    growth = 1.0
 
     def visit(part: Any) -> None:
+        nonlocal growth
         if isinstance(part, Mapping):
+            growth *= _growth(part)
             for key, value in part.items():
                 if (
                     key in ("content", "prepend", "replacement")
@@ -199,10 +216,23 @@ def _check_growth(backend: tokenizers.Tokenizer, source: str) -> None:
             for value in part:
                 visit(value)
 
-    with _faults_named(source):
-        for part in (backend.normalizer, backend.pre_tokenizer):
-            if part is not None:
-                visit(json.loads(part.__getstate__()))
+    for step in steps:
+        visit(step)
+    if growth > _MAX_GROWTH:
+        raise FormatError(f"{source}: its normalizers can lengthen a text {growth:.3g} times, more than {_MAX_GROWTH}")
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """How many times longer, in characters, one step can make a long text; 1 for what only splits or shortens."""
+    if "pattern" in step and "content" in step:
+        pattern = step["pattern"].get("String")
+        # a pattern that matches nothing inserts its content at every character
+        return max(1.0, len(step["content"]) / len(pattern) if pattern else 1.0 + len(step["content"]))
+    if "precompiled_charsmap" in step:
+        charsmap = base64.b64decode(step["precompiled_charsmap"])
+        replacements = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
+        return float(max(len(text.decode("utf-8", "replace")) for text in [b".", *replacements.split(b"\0")]))
+    return _LENGTHENING.get(str(step.get("type")), 1.0)
 
 
 def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str) -> None:
@@ -237,7 +267,7 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
     pre = metadata.get(_PRE)
     if model != "gpt2" or pre not in ("modern-bert", "gpt-2", "mmbert"):
         raise FormatError(
-            f"{_PRE} {pre!r} (model {model!r}) is not one that skyinfer can rebuild (modern-bert,"
+            f"{_PRE} {repr(pre)} (model {repr(model)}) is not one that skyinfer can rebuild (modern-bert,"
             f" gpt-2, mmbert); convert the checkpoint with `skyinfer convert`, which writes"
             f" {HUGGINGFACE_JSON}"
         )
@@ -310,7 +340,7 @@ def _unicode_form(metadata: Mapping[str, Any], default: str) -> list[Any]:
     if name == "":
         return []
     if name not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise FormatError(f"{_NORMALIZER} {name!r} must be NFC, NFD, NFKC, NFKD or empty")
+        raise FormatError(f"{_NORMALIZER} {repr(name)} must be NFC, NFD, NFKC, NFKD or empty")
     return [getattr(normalizers, name)()]
 
 
@@ -353,7 +383,7 @@ def canonical_tokenizer_json(tokenizer_dir: str | Path) -> str:
     kind = name.removesuffix("Fast") if isinstance(name, str) else name
     if kind not in (*_PLAIN_CLASSES, "GemmaTokenizer"):
         raise FormatError(
-            f"tokenizer_config.json: tokenizer_class {name!r} builds its tokenizer in Python code;"
+            f"tokenizer_config.json: tokenizer_class {repr(name)} builds its tokenizer in Python code;"
             f" save the tokenizer as PreTrainedTokenizerFast first"
         )
     if config.get("split_special_tokens"):
@@ -474,24 +504,26 @@ def _added_tokens(directory: Path, config: Mapping[str, Any], file: str, special
     tokenizer.json itself.
     """
     entries = config.get("added_tokens_decoder")
+    listed: list[tuple[Any, Any]] = []
     if entries is None:
-        entries = {}
         if (directory / "added_tokens.json").exists():
             older = _json_object(_read(directory, "added_tokens.json"), "added_tokens.json")
             for text, token in older.items():
                 flag = text in special
-                entries[token] = {"content": text, "special": flag, "normalized": not flag}
+                listed.append((token, {"content": text, "special": flag, "normalized": not flag}))
         own = _json_object(file, "tokenizer.json").get("added_tokens")
         for entry in own if isinstance(own, list) else []:
             if isinstance(entry, Mapping):
-                entries[entry.get("id")] = entry
-    if not isinstance(entries, Mapping):
+                listed.append((entry.get("id"), entry))
+    elif isinstance(entries, Mapping):
+        listed += entries.items()
+    else:
         raise FormatError("tokenizer_config.json: added_tokens_decoder must be an object")
     try:
-        ordered = sorted(((int(token), value) for token, value in entries.items()), key=lambda e: e[0])
-    except (TypeError, ValueError) as error:
+        by_id = {int(token): value for token, value in listed}  # the last one of an id counts
+    except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"tokenizer_config.json: added_tokens_decoder: {error}") from error
-    return [_added_token(value, f"added_tokens_decoder.{token}") for token, value in ordered]
+    return [_added_token(by_id[token], f"added_tokens_decoder.{token}") for token in sorted(by_id)]
 
 
 def _added_token(value: Any, key: str) -> Any:
@@ -504,7 +536,8 @@ def _added_token(value: Any, key: str) -> Any:
         for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
         if name in value
     }
-    return AddedToken(value["content"], **flags)
+    with _faults_named(f"tokenizer_config.json: {key}"):  # a lone surrogate is not text
+        return AddedToken(value["content"], **flags)
 
 
 def _gemma(file: str, unknown: str) -> dict[str, Any]:
