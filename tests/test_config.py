@@ -294,3 +294,24 @@ def test_other_files_are_named(metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message) as caught:
         ModelConfig.from_source(Source(Path("model.gguf"), metadata, {}))
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", [1e-46, 1e-320, 1e39, 1e300, 2**200])
+@pytest.mark.parametrize(
+    "key", ["attention.layer_norm_epsilon", "rope.freq_base", "rope.freq_base_swa", "decision.temperature.choice"]
+)
+def test_numbers_have_to_survive_as_f32(key: str, value: float, source: Source) -> None:
+    """The core computes in f32, where these are zero or infinite."""
+    with pytest.raises(FormatError, match=key):
+        read(source, **{key.replace(".", "__"): value})
+
+
+def test_sizes_that_the_core_refuses(source: Source) -> None:
+    source.metadata["modern-bert.embedding_length"] = 1026
+    with pytest.raises(FormatError, match="heads of 1026 values"):
+        read(source, attention__head_count=1)
+    with pytest.raises(FormatError, match="embedding_length: 131072"):
+        read(source, embedding_length=131072)
+    # also where no head block uses them: the core is told, and checks, the number of heads
+    with pytest.raises(FormatError, match="does not divide into the head's 3"):
+        read(source, embedding_length=194, attention__head_count=1, decision__block_count=0, feed_forward_length=192)

@@ -11,6 +11,7 @@ import math
 import shutil
 import struct
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -284,7 +285,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
         ("encoder/config.json", {"model_type": "bert"}, "model_type: expected 'modernbert'"),
         ("encoder/config.json", {"num_hidden_layers": 10**6}, "num_hidden_layers: 1000000"),
         ("encoder/config.json", {"num_attention_heads": 5}, "attention.head_count: 5 heads"),
-        ("encoder/config.json", {"vocab_size": 599}, "model.vocab: id 599"),
+        ("encoder/config.json", {"vocab_size": 599}, r"tok_embeddings.weight: expected \[599, 64\], found \[600, 64\]"),
         ("encoder/config.json", {"norm_eps": "small"}, "norm_eps: expected a number"),
         ("encoder/config.json", {"layer_types": ["full_attention"]}, "1 entries for 3 layers"),
         (
@@ -301,6 +302,26 @@ def test_faulty_configuration(file: str, changes: dict[str, Any], message: str, 
     edit(checkpoint / file, **changes)
     with pytest.raises(FormatError, match=message):
         Checkpoint.open(checkpoint)
+
+
+def test_a_number_alone_takes_no_memory(checkpoint: Path) -> None:
+    """Two thousand million tokens are refused before a list of them is made."""
+    edit(checkpoint / "encoder" / "config.json", vocab_size=2**31 - 1)
+    begun = time.perf_counter()
+    with pytest.raises(FormatError, match=r"tok_embeddings.weight: expected \[2147483647, 64\]"):
+        Checkpoint.open(checkpoint)
+    assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 980])
+@pytest.mark.parametrize("key", ["hidden_size", "model_type", "norm_eps", "hidden_activation"])
+def test_a_deeply_nested_value_is_not_shown_whole(key: str, depth: int, checkpoint: Path) -> None:
+    path = checkpoint / "encoder" / "config.json"
+    settings = json.loads(path.read_text()) | {key: "here"}
+    path.write_text(json.dumps(settings).replace('"here"', "[" * depth + "]" * depth))
+    with pytest.raises(FormatError, match="config.json") as caught:
+        Checkpoint.open(checkpoint)
+    assert len(str(caught.value)) < 400
 
 
 def test_not_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:

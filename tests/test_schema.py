@@ -258,3 +258,30 @@ def test_refused_requests(body: Any, loc: tuple[Any, ...]) -> None:
     with pytest.raises(RequestError) as caught:
         parse_request(body)
     assert caught.value.loc == loc
+
+
+# ------------------------------------------------------------------------------ faults that tests/fuzz.py found
+
+HUGE = 10**5000  # more digits than Python writes
+DEEP: Any = 0
+for _ in range(2000):
+    DEEP = (DEEP,)
+
+
+@pytest.mark.parametrize(
+    "key", [HUGE, (HUGE,), DEEP, (1, "a"), b"x", None, 1.5, frozenset()], ids=lambda key: type(key).__name__
+)
+def test_an_id_that_cannot_be_shown(key: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_questions({key: NOUL})
+    assert str(caught.value).startswith("questions")
+
+
+@pytest.mark.parametrize("key", [HUGE, (HUGE,), DEEP], ids=lambda key: type(key).__name__)
+def test_a_noul_key_that_cannot_be_shown(key: Any) -> None:
+    assert refused(NOUL | {"criteria": {key: "x"}}).loc == ("questions", "q", "criteria")
+
+
+def test_a_description_that_does_not_compare_as_one_value() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert parse(CHOICE | {"criteria": {"a": numpy.arange(2)}}).options[0].description == '"[0 1]"'

@@ -302,3 +302,14 @@ def test_mutated_templates_raise_format_errors_only() -> None:
         except FormatError:
             pass
     assert 0 < kept < 1500
+
+
+@pytest.mark.parametrize("escape", ["\\777", "\\d", "\\N{DIGIT ONE}", "\\ud800"])
+def test_unusual_escapes_are_refused_without_a_warning(escape: str) -> None:
+    with pytest.raises(FormatError, match="escape"):
+        PromptTemplate(
+            "{{ '" + escape + "' }}" + laya_template("[CLS]", "[SEP]", "[MASK]"),
+            cls="[CLS]",
+            sep="[SEP]",
+            mask="[MASK]",
+        )

@@ -435,3 +435,63 @@ def test_special_token_text() -> None:
     for config in ({}, {"cls_token": None}, {"cls_token": ""}, {"cls_token": {}}, {"cls_token": 1}):
         with pytest.raises(FormatError, match="cls_token"):
             special_token_text(config, "cls")
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
+
+
+@pytest.mark.parametrize(
+    ("part", "steps"),
+    [
+        ("normalizer", [REPLACE] * 9),
+        ("normalizer", [REPLACE | {"pattern": {"String": ""}}] * 6),
+        ("normalizer", [REPLACE | {"pattern": {"Regex": "."}, "content": "ab"}] * 30),
+        ("normalizer", [{"type": "ByteLevel"}] * 40),
+        (
+            "pre_tokenizer",
+            [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}] * 40,
+        ),
+    ],
+)
+def test_steps_that_multiply_a_text(part: str, steps: list[dict[str, Any]]) -> None:
+    """Each step is small, and together they turn a letter into gigabytes."""
+    data, special = painted("byte")
+    data[part] = {"type": "Sequence", "normalizers" if part == "normalizer" else "pretokenizers": steps}
+    # the package normalizes added tokens while it reads them, so this has to be seen before
+    data["added_tokens"].append(data["added_tokens"][0] | {"id": 1, "content": "aaaa", "normalized": True})
+    with pytest.raises(FormatError, match="lengthen a text"):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+def test_steps_of_real_tokenizers_are_accepted() -> None:
+    data, special = painted("byte")
+    steps = [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "ByteLevel"}]
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    data["normalizer"] = {"type": "Sequence", "normalizers": [*steps, spaces]}
+    Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        {"added_tokens_decoder": {"Infinity": {"content": "x"}}},
+        {"added_tokens_decoder": {"1": {"content": "\ud800"}}},
+        {"mask_token": {"content": "\ud800"}},
+    ],
+)
+def test_added_tokens_that_are_none(tokens: dict[str, Any], tmp_path: Path) -> None:
+    data, _ = painted("byte")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
+    with pytest.raises(FormatError, match="tokenizer_config"):
+        canonical_tokenizer_json(tmp_path)
+
+
+@pytest.mark.parametrize("token", [[1], {}, 1e999, None, "x"])
+def test_ids_of_added_tokens_that_are_none(token: Any, tmp_path: Path) -> None:
+    data, _ = painted("byte")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"x": token}))
+    with pytest.raises(FormatError, match="added_tokens_decoder"):
+        canonical_tokenizer_json(tmp_path)
