@@ -157,13 +157,27 @@ def against_laya(directory: Path, outtypes: list[str], isas: list[str]) -> bool:
 
 
 @contextlib.contextmanager
-def llama_server(binary: Path, model: Path) -> Iterator[str]:
+def llama_server(binary: Path, model: Path, threads: int = 2) -> Iterator[str]:
     """A running server; gives its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # q8_0 repacked crashes llama-server b11434 on CPUs with AMX, whoever wrote the file
-    command = [str(binary), "-m", str(model), "--port", str(port), "-t", "2", "-c", "4096", "-ub", "4096", "-b", "4096"]
+    command = [
+        str(binary),
+        "-m",
+        str(model),
+        "--port",
+        str(port),
+        "-t",
+        str(threads),
+        "-c",
+        "4096",
+        "-ub",
+        "4096",
+        "-b",
+        "4096",
+    ]
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen([*command, "--no-repack"], stdout=log, stderr=log)
         try:
