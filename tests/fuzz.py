@@ -104,7 +104,9 @@ def mutate_json(rng: random.Random, value: Any, odd: Callable[[random.Random], A
         return _changed_leaf(rng, value, odd)
     key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
     if rng.random() < 0.62:  # go deeper
-        value[key] = mutate_json(rng, value[key], odd)
+        changed = mutate_json(rng, value[key], odd)
+        with contextlib.suppress(IndexError):  # a list that holds itself may have lost this place
+            value[key] = changed
         return value
     what = rng.randrange(6)
     if what == 0:
