@@ -125,13 +125,19 @@ static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const 
 
 /* ---- encoder ---- */
 
+/* rows [n, cols] = those of `table` [n_vocab, cols] that the token ids name */
+static void gather_tokens(const float *table, int cols, const int32_t *ids, int n, float *rows, int stride)
+{
+    for (int i = 0; i < n; i++)
+        memcpy(rows + (size_t)i * stride, table + (size_t)ids[i] * cols, (size_t)cols * sizeof(float));
+}
+
 static void embed(const sky_plan *plan, const sky_batch *b, int n)
 {
     const int d = plan->model->params.d_model;
-    for (int i = 0; i < n; i++)
-        memcpy(plan->x + (size_t)i * plan->stride, plan->model->token_embd + (size_t)b->token_ids[i] * d,
-               (size_t)d * sizeof(float));
-    norm(plan, &plan->model->token_embd_norm, NULL, plan->model->params.norm_eps, n, plan->x, plan->x);
+    gather_tokens(plan->model->token_embd, d, b->token_ids, n, plan->x, plan->stride);
+    if (!plan->model->qkv_table)
+        norm(plan, &plan->model->token_embd_norm, NULL, plan->model->params.norm_eps, n, plan->x, plan->x);
     trace(plan, "embd_norm", 0, NULL, plan->x, n, d, plan->stride);
 }
 
@@ -147,7 +153,10 @@ static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i
         trace(plan, "layer", i, "attn_norm", plan->normed, n, d, stride);
         a = plan->normed;
     }
-    linear(plan, &l->attn_qkv, n, a, stride, NULL, plan->qkv, plan->qkv_stride, SKY_EPILOGUE_LINEAR);
+    if (i == 0 && m->qkv_table)
+        gather_tokens(m->qkv_table, 3 * d, b->token_ids, n, plan->qkv, plan->qkv_stride);
+    else
+        linear(plan, &l->attn_qkv, n, a, stride, NULL, plan->qkv, plan->qkv_stride, SKY_EPILOGUE_LINEAR);
     trace(plan, "layer", i, "attn_qkv", plan->qkv, n, 3 * d, plan->qkv_stride);
     attend(plan, b, m->params.n_heads, l->is_global ? &m->rope_global : &m->rope_local,
            l->is_global ? -1 : m->params.window, plan->qkv, plan->qkv_stride, b->token_offsets, plan->mixed);

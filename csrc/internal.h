@@ -59,8 +59,9 @@ typedef struct {
 struct sky_model {
     sky_model_params params; /* layer_is_global and isa are not kept: see layers, kernels */
     sky_kernels kernels;
-    float *token_embd; /* [n_vocab, d] */
+    float *token_embd; /* [n_vocab, d]; with a qkv_table normed already */
     sky_norm_weights token_embd_norm;
+    float *qkv_table;  /* [n_vocab, 3 d]: layer 0's attn_qkv of every token id, or NULL where it would be too large */
     sky_layer *layers; /* [n_layers] */
     sky_norm_weights output_norm;
     float *token_types; /* [3, d] */

@@ -71,6 +71,8 @@ static size_t lay_out(sky_model *m, char *base)
     const int d = p->d_model;
     sky_carver c = {base, 0};
     m->token_embd = sky_carve(&c, (size_t)p->n_vocab * d);
+    if (p->qkv_table_bytes / sizeof(float) / 3 / d >= (size_t)p->n_vocab)
+        m->qkv_table = sky_carve(&c, (size_t)p->n_vocab * 3 * d);
     carve_norm(&c, &m->token_embd_norm, d, 0);
     for (int i = 0; i < p->n_layers; i++) {
         sky_layer *l = &m->layers[i];
@@ -379,8 +381,25 @@ sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_
     return SKY_OK;
 }
 
+/* Layer 0's input depends on the token id alone: where there is room for the table, norm and multiply every id's row now. By
+ * the kernels of a forward pass, so the bits are those that it would compute. */
+static void tabulate_tokens(sky_model *m)
+{
+    if (!m->qkv_table)
+        return;
+    const int n = m->params.n_vocab, d = m->params.d_model;
+    const sky_norm norm = {n, d, m->token_embd, d, m->token_embd_norm.weight, NULL, m->params.norm_eps, m->token_embd, d};
+    m->kernels.layer_norm(&norm);
+    const sky_linear *w = &m->layers[0].attn_qkv;
+    const sky_gemm g = {.m = n, .n = w->n, .k = d, .a = m->token_embd, .lda = d, .panels = w->panels,
+                        .c = m->qkv_table, .ldc = w->n, .epilogue = SKY_EPILOGUE_LINEAR};
+    m->kernels.gemm_f32(&g, 0, n_panels(m->kernels.panel_cols, w));
+}
+
 sky_status sky_model_freeze(sky_model *m)
 {
+    if (m->frozen)
+        return SKY_OK;
     for (int blk = MODEL_LEVEL; blk < n_blocks(m); blk++) {
         tensor_slot slots[MAX_SLOTS];
         const int n = block_slots(m, blk, slots);
@@ -389,6 +408,7 @@ sky_status sky_model_freeze(sky_model *m)
                 return blk == MODEL_LEVEL ? fail(m, SKY_ERR_STATE, "%s: missing", slots[i].name)
                                           : fail(m, SKY_ERR_STATE, "blk.%d.%s: missing", blk, slots[i].name);
     }
+    tabulate_tokens(m);
     m->frozen = 1;
     return SKY_OK;
 }

@@ -61,6 +61,7 @@ typedef struct {
     float rope_base_global, rope_base_local;
     sky_activation activation;
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
+    size_t qkv_table_bytes; /* keep layer 0's q, k and v of every token id if they fit in this many bytes; 0: never */
     const char *isa;      /* NULL: the strongest that this CPU runs */
 } sky_model_params;
 
@@ -72,7 +73,7 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model);
  * The data is not kept. Different tensors may be set from different threads at once. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
-/* Checks that every tensor was set; from here on the model is immutable. */
+/* Checks that every tensor was set and computes what depends on nothing else; from here on the model is immutable. */
 sky_status sky_model_freeze(sky_model *model);
 
 const char *sky_model_error(const sky_model *model); /* of create, set and freeze; "" where none failed */

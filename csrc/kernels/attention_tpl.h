@@ -6,6 +6,8 @@
 #ifndef SKY_ATTENTION_TPL_H
 #define SKY_ATTENTION_TPL_H
 
+#include <string.h>
+
 /* c [rows, cols] = (a [rows, k] @ w [k, cols]) * row_scale (NULL: 1), cols <= PANEL_COLS */
 SKY_INLINE void tile_matmul(const int rows, int k, const float *a, int lda, const float *w, int ldw, int cols,
                             const float *row_scale, float *c, int ldc)
@@ -68,6 +70,26 @@ SKY_INLINE void rotate(const float *x, const float *cos, const float *sin, float
     }
 }
 
+/* panel[j, i] = rows[i, j] for j < d_head, i < PANEL_COLS; rows [PANEL_COLS, d_head] */
+SKY_INLINE void transpose_rows(const float *rows, int d_head, float *panel)
+{
+    int j = 0;
+    for (; j + VL <= d_head; j += VL)
+        for (int i = 0; i < PANEL_COLS; i += VL) {
+            vf block[VL];
+            SKY_UNROLL
+            for (int r = 0; r < VL; r++)
+                block[r] = v_load(rows + (ptrdiff_t)(i + r) * d_head + j);
+            v_transpose(block);
+            SKY_UNROLL
+            for (int r = 0; r < VL; r++)
+                v_store(panel + (ptrdiff_t)(j + r) * PANEL_COLS + i, block[r]);
+        }
+    for (; j < d_head; j++)
+        for (int i = 0; i < PANEL_COLS; i++)
+            panel[(ptrdiff_t)j * PANEL_COLS + i] = rows[(ptrdiff_t)i * d_head + j];
+}
+
 /* keys [n_keys, d_head], rotated, as panels [d_head, PANEL_COLS], zero beyond n_keys; rows: [PANEL_COLS, d_head] */
 static void pack_keys(const sky_attention *a, float *panels, float *rows)
 {
@@ -79,12 +101,9 @@ static void pack_keys(const sky_attention *a, float *panels, float *rows)
             rotate(a->k + key * a->ldkv, a->rope_cos ? a->rope_cos + key * half : NULL,
                    a->rope_sin ? a->rope_sin + key * half : NULL, 1.0f, a->d_head, rows + (ptrdiff_t)i * a->d_head);
         }
-        for (int j = 0; j < a->d_head; j++) {
-            for (int i = 0; i < count; i++)
-                panels[j * PANEL_COLS + i] = rows[(ptrdiff_t)i * a->d_head + j];
-            for (int i = count; i < PANEL_COLS; i++)
-                panels[j * PANEL_COLS + i] = 0.0f;
-        }
+        if (count < PANEL_COLS)
+            memset(rows + (ptrdiff_t)count * a->d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * a->d_head);
+        transpose_rows(rows, a->d_head, panels);
         panels += (size_t)a->d_head * PANEL_COLS;
     }
 }
@@ -131,7 +150,8 @@ static void attention(const sky_attention *a)
             key_end = n_keys - (first + count) > a->window ? first + count + a->window : n_keys;
         }
         const int panel_begin = key_begin / PANEL_COLS, panel_end = (key_end + PANEL_COLS - 1) / PANEL_COLS;
-        const int origin = panel_begin * PANEL_COLS, width = (panel_end - panel_begin) * PANEL_COLS;
+        const int origin = panel_begin * PANEL_COLS, stride = (panel_end - panel_begin) * PANEL_COLS;
+        const int width = (key_end - origin + VL - 1) / VL * VL; /* of the scores that softmax looks at */
 
         for (int i = 0; i < count; i++) {
             const ptrdiff_t query = first + i;
@@ -140,17 +160,17 @@ static void attention(const sky_attention *a)
         }
         for (int panel = panel_begin; panel < panel_end; panel++)
             tile_matmuls[count](d_head, queries, d_head, panels + (size_t)panel * d_head * PANEL_COLS, PANEL_COLS,
-                                PANEL_COLS, NULL, scores + (panel - panel_begin) * PANEL_COLS, width);
+                                PANEL_COLS, NULL, scores + (panel - panel_begin) * PANEL_COLS, stride);
 
         float inverse_sums[TILE_ROWS];
         for (int i = 0; i < count; i++) {
             const int query = first + i;
             const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
             const int end = a->window >= 0 && n_keys - query > a->window + 1 ? query + a->window + 1 : n_keys;
-            inverse_sums[i] = softmax_row(scores + (ptrdiff_t)i * width, begin - origin, end - origin, width);
+            inverse_sums[i] = softmax_row(scores + (ptrdiff_t)i * stride, begin - origin, end - origin, width);
         }
         for (int col = 0; col < d_head; col += PANEL_COLS)
-            tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), width,
+            tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), stride,
                                 a->v + (ptrdiff_t)key_begin * a->ldkv + col, a->ldkv, d_head - col, inverse_sums,
                                 a->out + (ptrdiff_t)first * a->ldo + col, a->ldo);
     }

@@ -46,6 +46,29 @@ SKY_INLINE float v_hmax(vf x)
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* The element at row i, lane j goes to row j, lane i. Pairs, then fours within 128-bit lanes, then the lanes themselves. */
+SKY_INLINE void v_transpose(vf x[VL])
+{
+    vf pairs[VL], fours[VL];
+    SKY_UNROLL
+    for (int i = 0; i < VL; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    SKY_UNROLL
+    for (int i = 0; i < VL; i += 4) {
+        fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+        fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+        fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+        fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+    }
+    SKY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+}
+
 #include "vec_tpl.h"
 
 #include "gemm_tpl.h"

@@ -28,6 +28,35 @@ SKY_INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 SKY_INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 SKY_INLINE float v_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 
+/* The element at row i, lane j goes to row j, lane i. Pairs, then fours within 128-bit lanes, then the lanes themselves. */
+SKY_INLINE void v_transpose(vf x[VL])
+{
+    vf pairs[VL], fours[VL];
+    SKY_UNROLL
+    for (int i = 0; i < VL; i += 2) {
+        pairs[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+    SKY_UNROLL
+    for (int i = 0; i < VL; i += 4) {
+        fours[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+        fours[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+        fours[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+        fours[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+    }
+    SKY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const vf even_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0x88);
+        const vf odd_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0xDD);
+        const vf even_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0x88);
+        const vf odd_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0xDD);
+        x[i] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+        x[i + 4] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+        x[i + 8] = _mm512_shuffle_f32x4(even_low, even_high, 0xDD);
+        x[i + 12] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD);
+    }
+}
+
 #include "vec_tpl.h"
 
 #include "gemm_tpl.h"

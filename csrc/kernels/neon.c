@@ -42,6 +42,16 @@ SKY_INLINE vf v_scale2(vf x, vf n)
 SKY_INLINE float v_sum(vf x) { return vaddvq_f32(x); }
 SKY_INLINE float v_hmax(vf x) { return vmaxvq_f32(x); }
 
+/* The element at row i, lane j goes to row j, lane i. */
+SKY_INLINE void v_transpose(vf x[VL])
+{
+    const float32x4x2_t low = vtrnq_f32(x[0], x[1]), high = vtrnq_f32(x[2], x[3]);
+    x[0] = vcombine_f32(vget_low_f32(low.val[0]), vget_low_f32(high.val[0]));
+    x[1] = vcombine_f32(vget_low_f32(low.val[1]), vget_low_f32(high.val[1]));
+    x[2] = vcombine_f32(vget_high_f32(low.val[0]), vget_high_f32(high.val[0]));
+    x[3] = vcombine_f32(vget_high_f32(low.val[1]), vget_high_f32(high.val[1]));
+}
+
 #include "vec_tpl.h"
 
 #include "gemm_tpl.h"

@@ -8,6 +8,7 @@
  *   v_round                         to the nearest integer
  *   v_scale2(x, n)                  x * 2^n for integral n in [-126, 127]
  *   v_sum v_hmax                    across the lanes
+ *   v_transpose(x)                  VL vectors as rows become columns
  *
  * Errors, over all floats, against double precision (tests/test_kernels.py): exp 2 ulp, erf 3.4e-7 absolute.
  */

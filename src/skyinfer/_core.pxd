@@ -42,6 +42,7 @@ cdef extern from "skyinfer.h" nogil:
         float rope_base_local
         sky_activation activation
         const uint8_t *layer_is_global
+        size_t qkv_table_bytes
         const char *isa
 
     sky_status sky_model_create(const sky_model_params *params, sky_model **model)

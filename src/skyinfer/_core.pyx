@@ -42,7 +42,7 @@ cdef class CoreModel:
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_head_blocks,
                   int n_head_heads, int window, int max_positions, float norm_eps, float rope_base_global,
-                  float rope_base_local, bint silu, layer_is_global, isa=None):
+                  float rope_base_local, bint silu, layer_is_global, size_t qkv_table_bytes=0, isa=None):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -55,6 +55,7 @@ cdef class CoreModel:
         params.norm_eps, params.rope_base_global, params.rope_base_local = norm_eps, rope_base_global, rope_base_local
         params.activation = SKY_ACT_SILU if silu else SKY_ACT_GELU
         params.layer_is_global = <const uint8_t *><const char *>flags
+        params.qkv_table_bytes = qkv_table_bytes
         params.isa = <const char *>isa_name if isa is not None else NULL
         cdef sky_status status
         with nogil:

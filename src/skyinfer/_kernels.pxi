@@ -38,12 +38,17 @@ cdef class Kernels:
 
     cdef sky_kernels table
     cdef readonly str isa
+    cdef float *scratch
+    cdef size_t scratch_floats
 
     def __cinit__(self, str isa not None):
         cdef bytes name = isa.encode()
         if sky_kernels_select(name, &self.table) != SKY_OK:
             raise IsaError(f"instruction set {isa!r} cannot run here")
         self.isa = isa
+
+    def __dealloc__(self):
+        sky_release(self.scratch)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -102,9 +107,14 @@ cdef class Kernels:
         if cos is not None:
             a.rope_cos, a.rope_sin = &cos[0, 0], &sin[0, 0]
         a.window, a.scale = window, scale
-        a.scratch = <float *>sky_alloc(sky_attention_scratch(a.n_keys, a.d_head) * sizeof(float))
-        if a.scratch == NULL:
-            raise MemoryError
+        cdef size_t needed = sky_attention_scratch(a.n_keys, a.d_head)
+        if needed > self.scratch_floats:
+            sky_release(self.scratch)
+            self.scratch_floats = 0
+            self.scratch = <float *>sky_alloc(needed * sizeof(float))
+            if self.scratch == NULL:
+                raise MemoryError
+            self.scratch_floats = needed
+        a.scratch = self.scratch
         with nogil:
             self.table.attention(&a)
-            sky_release(a.scratch)

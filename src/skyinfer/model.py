@@ -27,12 +27,21 @@ if TYPE_CHECKING:
 
 ISA_VARIABLE = "SKYINFER_ISA"
 
+# Holds the tables of small models. A much larger one would be read from memory for every token, for little.
+TOKEN_TABLE_BYTES = 16 << 20
+
 # One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
 # Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
 _BATCH_TOKENS = 2048
 
 
-def load(path: str | os.PathLike[str], *, isa: str | None = None, temperature_clamp: bool = True) -> Model:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    isa: str | None = None,
+    temperature_clamp: bool = True,
+    token_table_bytes: int = TOKEN_TABLE_BYTES,
+) -> Model:
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
     Args:
@@ -41,6 +50,9 @@ def load(path: str | os.PathLike[str], *, isa: str | None = None, temperature_cl
             variable SKYINFER_ISA, or else the strongest that this CPU runs.
         temperature_clamp: confine temperatures to [0.5, 5] as the Laya runtime does; False takes the file's raw
             values, as llama.cpp does.
+        token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated at
+            load where the table (12 bytes * vocabulary * hidden size) is not larger than this. 0 keeps no table. Answers
+            are the same.
 
     Raises:
         FormatError: the file or checkpoint is faulty; the message names the key, tensor or file.
@@ -48,7 +60,7 @@ def load(path: str | os.PathLike[str], *, isa: str | None = None, temperature_cl
         OSError: the path cannot be read.
     """
     with open_source(Path(path)) as source:
-        return Model(source, isa=isa, temperature_clamp=temperature_clamp)
+        return Model(source, isa=isa, temperature_clamp=temperature_clamp, token_table_bytes=token_table_bytes)
 
 
 @contextmanager
@@ -85,7 +97,14 @@ def chosen_isa(isa: str | None = None) -> str:
 class Model:
     """A decision model in memory. Immutable, and safe to use from several threads at once."""
 
-    def __init__(self, source: ModelSource, *, isa: str | None = None, temperature_clamp: bool = True) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        isa: str | None = None,
+        temperature_clamp: bool = True,
+        token_table_bytes: int = TOKEN_TABLE_BYTES,
+    ) -> None:
         self.config = ModelConfig.from_source(source)
         self.path = source.path
         tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
@@ -97,7 +116,7 @@ class Model:
         self._temperature_clamp = temperature_clamp
         if temperature_clamp:
             self._warn_of_clamped_temperatures()
-        self._core = _pack(source, self.config, chosen_isa(isa))
+        self._core = _pack(source, self.config, chosen_isa(isa), token_table_bytes)
         self._idle_plans: list[_core.CorePlan] = []
         self._lock = threading.Lock()
 
@@ -241,7 +260,7 @@ def _take_batch(work: list[tuple[list[int], list[int], int]]) -> list[tuple[list
     return work[:]
 
 
-def _pack(source: ModelSource, config: ModelConfig, isa: str) -> _core.CoreModel:
+def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int) -> _core.CoreModel:
     """Every tensor of the file, packed for one instruction set."""
     core = _core.CoreModel(
         d_model=config.d_model,
@@ -258,6 +277,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str) -> _core.CoreModel
         rope_base_local=config.rope_base_local,
         silu=config.activation == "silu",
         layer_is_global=config.layer_is_global,
+        qkv_table_bytes=token_table_bytes,
         isa=isa,
     )
     for name in config.expected_tensors():

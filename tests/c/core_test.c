@@ -182,13 +182,14 @@ static void paint(sky_model *m, const char *name, int rows, int cols, float scal
     free(values);
 }
 
-static sky_model *painted_model(const char *isa)
+static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 {
     static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
     const sky_model_params params = {
         .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_head_blocks = BLOCKS,
         .n_head_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
-        .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global, .isa = isa};
+        .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
+        .qkv_table_bytes = qkv_table_bytes, .isa = isa};
     sky_model *m;
     expect(sky_model_create(&params, &m) == SKY_OK, isa, "sky_model_create", 0);
     expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model without tensors", 0);
@@ -251,7 +252,7 @@ static void check_model(const char *isa, const float *expected, float *scores)
         for (int i = 0; i < marker_counts[s]; i++)
             markers[marker_offsets[s] + i] = i * 3 % lengths[s];
     }
-    sky_model *m = painted_model(isa);
+    sky_model *m = painted_model(isa, 0);
     sky_plan *plan;
     const sky_plan_limits limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN};
     expect(sky_plan_create(m, &limits, &plan) == SKY_OK, isa, "sky_plan_create", 0);
@@ -276,6 +277,18 @@ static void check_model(const char *isa, const float *expected, float *scores)
                    && memcmp(again, scores + marker_offsets[s], marker_counts[s] * sizeof(float)) == 0,
                isa, "a sequence alone differs from itself in a batch", s);
         sky_plan_free(small);
+    }
+
+    const size_t table_bytes = VOCAB * 3 * D * sizeof(float);
+    for (size_t room = table_bytes - 1; room <= table_bytes; room++) { /* one byte short of the table, and with it */
+        sky_model *tabled = painted_model(isa, room);
+        sky_plan *own;
+        expect(sky_model_bytes(tabled) - sky_model_bytes(m) == (room == table_bytes ? table_bytes : 0), isa, "table size", 0);
+        expect(sky_plan_create(tabled, &limits, &own) == SKY_OK, isa, "a plan", 0);
+        expect(sky_run(own, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa,
+               "the table of layer 0 changes the scores", 0);
+        sky_plan_free(own);
+        sky_model_free(tabled);
     }
 
     const int32_t kept = ids[3];
