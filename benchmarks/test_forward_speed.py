@@ -19,7 +19,7 @@ def test_forward(benchmark: Any, model: skyinfer.Model) -> None:
         for qid, sequence in sequences.items()
     ]
     plan = _core.CorePlan(
-        model._core,
+        model._engine.core,
         n_tokens=sum(len(sequence.ids) for sequence in sequences.values()),
         n_sequences=len(batch),
         n_markers=sum(len(sequence.markers) for sequence in sequences.values()),

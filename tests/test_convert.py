@@ -319,7 +319,7 @@ def test_a_deeply_nested_value_is_not_shown_whole(key: str, depth: int, checkpoi
     path = checkpoint / "encoder" / "config.json"
     settings = json.loads(path.read_text()) | {key: "here"}
     path.write_text(json.dumps(settings).replace('"here"', "[" * depth + "]" * depth))
-    with pytest.raises(FormatError, match="config.json") as caught:
+    with pytest.raises(FormatError, match=r"config\.json") as caught:
         Checkpoint.open(checkpoint)
     assert len(str(caught.value)) < 400
 

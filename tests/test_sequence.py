@@ -242,7 +242,7 @@ def test_head_and_state_can_be_kept() -> None:
     head, states = build.head(question), [build.state("one"), build.state(["two"])]
     before = list(head.ids)
     for state, tokens in zip(("one", ["two"]), states, strict=True):
-        assert build.assemble(head, tokens) == build.build(state, [question])[0]
+        assert build.assemble(head, tokens) == build.build(state, [head])[0]
     assert head.ids == before
 
 

@@ -2,10 +2,11 @@
 
     benchmarks/peers/run [--sizes pico nano large] [--threads 1 2] [--rounds N] [--without NAME ...]
 
-Every runtime's probabilities are held against Laya's before any clock starts. Then rounds: in each, every runtime answers
-once (small models: several times), one after the other, so that all of them meet the machine in the same moods. Printed are the
-medians, the medians of the ratios round by round, and the errors. ONNX Runtime gets its tensors ready made: its figure is the
-forward pass alone; all others answer the whole request, llama-server over a kept-alive connection.
+Every runtime's probabilities are held against Laya's before any clock starts. Then rounds: in each, every runtime
+answers once (small models: several times), one after the other, so that all of them meet the machine in the same moods.
+Printed are the medians, the medians of the ratios round by round, and the errors. ONNX Runtime gets its tensors ready
+made: its figure is the forward pass alone; all others answer the whole request, llama-server over a kept-alive
+connection.
 """
 
 from __future__ import annotations

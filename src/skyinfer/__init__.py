@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from .errors import FormatError, IsaError, RequestError, SkyinferError
 
 if TYPE_CHECKING:
+    from .compiled import CompiledQuestions
     from .conversion import convert
     from .model import Model, info, load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CompiledQuestions",
     "FormatError",
     "IsaError",
     "Model",
@@ -33,7 +35,7 @@ __all__ = [
     "load",
 ]
 
-_ROOMS = {"Model": "model", "load": "model", "info": "model", "convert": "conversion"}
+_ROOMS = {"CompiledQuestions": "compiled", "Model": "model", "load": "model", "info": "model", "convert": "conversion"}
 
 
 if not TYPE_CHECKING:  # a type checker would take it for a licence to any name

@@ -34,6 +34,7 @@ class CoreModel:
         rope_base_local: float,
         silu: bool,
         layer_is_global: Sequence[bool],
+        qkv_table_bytes: int = 0,
         isa: str | None = None,
     ) -> None: ...
     def set(self, name: str, array: np.ndarray, dtype: str = "f32") -> None: ...
@@ -54,6 +55,17 @@ class CorePlan:
     def holds(self, n_tokens: int, n_sequences: int, n_markers: int, sequence_tokens: int) -> bool: ...
     def run(self, sequences: list[BatchItem], trace: dict[str, np.ndarray] | None = None) -> list[Matrix]: ...
 
+class CoreStepper:
+    def __init__(
+        self,
+        model: CoreModel,
+        questions: list[tuple[list[int], list[int], int, float, list[int]]],
+        *,
+        max_tokens: int,
+        sep_id: int,
+    ) -> None: ...
+    def step(self, state_ids: list[int], keep_tail: bool, probabilities: Matrix) -> bool: ...
+
 class PackedMatrix:
     def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...
     @property
@@ -65,6 +77,7 @@ class Kernels:
     def isa(self) -> str: ...
     @property
     def tile(self) -> tuple[int, int]: ...
+    def fma_peak(self, rounds: int) -> int: ...
     def gemm(
         self,
         a: Matrix,

@@ -84,24 +84,28 @@ class SequenceBuilder:
         self._max_tokens = max_tokens
         self._max_head_tokens = max_head_tokens
 
-    def build(self, state: Any, questions: SequenceOf[Question]) -> list[Sequence]:
-        """One sequence for each question. The state is not looked at where there are none.
+    @property
+    def sep_id(self) -> int:
+        """The token that closes a sequence."""
+        return self._tokenizer.sep_id
+
+    def build(self, state: Any, heads: SequenceOf[Head]) -> list[Sequence]:
+        """One sequence for each head. The state is not looked at where there are none.
 
         Raises:
-            RequestError: the state or a question cannot be tokenized, or options do not fit.
+            RequestError: the state cannot be tokenized.
         """
-        if not questions:
+        if not heads:
             if state is None:
                 render_state(state)  # refused whatever is asked
             return []
         tokens = self.state(state)
-        return [self.assemble(self.head(question), tokens) for question in questions]
+        return [self.assemble(head, tokens) for head in heads]
 
     def encode(self, state: Any, questions: Any) -> dict[Any, Sequence]:
         """Validate `questions` (as in a request) and lay them out, by question id."""
-        parsed = parse_questions(questions)
-        sequences = self.build(state, parsed)
-        return {q.id: sequence for q, sequence in zip(parsed, sequences, strict=True)}
+        heads = [self.head(question) for question in parse_questions(questions)]
+        return {head.question.id: found for head, found in zip(heads, self.build(state, heads), strict=True)}
 
     def state(self, state: Any) -> StateTokens:
         """Render and tokenize a state, whole."""
@@ -117,6 +121,9 @@ class SequenceBuilder:
         Options keep 48 tokens of text each. Where that leaves fewer than 16 tokens for the
         question, all are cut to an even share (at least 4, marker included); the question then gets
         what is left, at least 8 tokens.
+
+        Raises:
+            RequestError: a text cannot be tokenized, or a marker falls beyond `max_tokens`.
         """
         tokenizer, template, kind = self._tokenizer, self._template, question.type
         encode = tokenizer.encode_repeated
@@ -145,22 +152,17 @@ class SequenceBuilder:
             markers.append(len(ids))
             ids += option
         ids.append(tokenizer.sep_id)
+        if markers[-1] >= self._max_tokens:
+            fit = sum(marker < self._max_tokens for marker in markers)
+            raise RequestError(
+                (*loc, "criteria"),
+                f"only {fit} of {len(markers)} options fit in the model's {self._max_tokens} tokens; use fewer options",
+            )
         return Head(question, ids, markers, len(set(options)), per_option)
 
     def assemble(self, head: Head, state: StateTokens) -> Sequence:
-        """Put as much of the state behind the head as fits in `max_tokens`.
-
-        Raises:
-            RequestError: the head alone is longer and loses a marker.
-        """
-        limit = self._max_tokens
-        question, markers = head.question, head.markers
-        if markers[-1] >= limit:
-            fit = sum(marker < limit for marker in markers)
-            raise RequestError(
-                ("questions", question.id, "criteria"),
-                f"only {fit} of {len(markers)} options fit in the model's {limit} tokens; use fewer options",
-            )
+        """Put as much of the state behind the head as fits in `max_tokens`."""
+        limit, markers = self._max_tokens, head.markers
         n = len(state.ids)
         used = min(n, max(0, limit - len(head.ids) - 1))
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]

@@ -1,0 +1,145 @@
+"""What a loaded model computes with: the sequence builder, the packed weights, and idle plans for its threads.
+
+Model (model.py) and CompiledQuestions (compiled.py) are two faces of one engine. Text is left to sequence.py, answers
+to answer.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from . import _core
+from .answer import CLAMP, Temperatures
+from .config import ModelConfig, ModelSource
+from .errors import FormatError
+from .sequence import SequenceBuilder
+from .template import PromptTemplate
+from .tokenizer import Tokenizer
+
+# What one forward pass takes: token ids, marker positions, and the question type's number.
+Work = tuple[list[int], list[int], int]
+
+# One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
+# Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
+_BATCH_TOKENS = 2048
+
+
+class Engine:
+    """A model in memory. Immutable but for its pool of idle plans, and safe to share between threads.
+
+    Attributes:
+        config: sizes and constants.
+        builder: from questions and states to sequences.
+        core: the packed weights.
+        temperature_clamp: what `temperatures` takes for None.
+    """
+
+    def __init__(self, source: ModelSource, *, isa: str, temperature_clamp: bool, token_table_bytes: int) -> None:
+        self.config = ModelConfig.from_source(source)
+        tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
+        template = PromptTemplate.from_metadata(
+            source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
+        )
+        self.builder = SequenceBuilder(tokenizer, template, self.config.max_tokens, self.config.max_head_tokens)
+        self.temperature_clamp = temperature_clamp
+        self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}
+        if temperature_clamp:
+            self._warn_of_clamped_temperatures(source)
+        self.core = _pack(source, self.config, isa, token_table_bytes)
+        self._idle_plans: list[_core.CorePlan] = []
+        self._lock = threading.Lock()
+
+    def temperatures(self, clamp: bool | None = None) -> Temperatures:
+        """Clamped as the Laya runtime does, or the file's own; None: as the model was loaded."""
+        return self._temperatures[self.temperature_clamp if clamp is None else bool(clamp)]
+
+    def run(self, work: list[Work], trace: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
+        """Logits of each sequence, float32 [n_markers]. `trace` is filled with the activations of the last batch."""
+        logits: list[np.ndarray] = []
+        for begin, end in pairwise(_batch_borders(work)):
+            batch = work[begin:end]
+            with self._plan_for(batch) as plan:
+                logits += plan.run(batch, trace)
+        return logits
+
+    @contextmanager
+    def _plan_for(self, batch: list[Work]) -> Iterator[_core.CorePlan]:
+        """An idle plan that holds the batch, or a new one; idle again afterwards."""
+        n_tokens = sum(len(ids) for ids, _, _ in batch)
+        n_markers = sum(len(markers) for _, markers, _ in batch)
+        with self._lock:
+            plan = self._idle_plans.pop() if self._idle_plans else None
+        if plan is None or not plan.holds(n_tokens, len(batch), n_markers, self.config.max_tokens):
+            plan = _core.CorePlan(
+                self.core,
+                n_tokens=_round_up(n_tokens, 256),
+                n_sequences=_round_up(len(batch), 16),
+                n_markers=_round_up(n_markers, 64),
+                sequence_tokens=self.config.max_tokens,
+            )
+        try:
+            yield plan
+        finally:
+            with self._lock:
+                self._idle_plans.append(plan)
+
+    def _warn_of_clamped_temperatures(self, source: ModelSource) -> None:
+        low, high = CLAMP
+        outside = {key: value for key, value in self.config.temperatures.items() if not low <= value <= high}
+        if outside:
+            changes = ", ".join(f"{key} {value:g} -> {min(high, max(low, value)):g}" for key, value in outside.items())
+            warnings.warn(
+                f"{source.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return max(1, -(-n // multiple)) * multiple
+
+
+def _batch_borders(work: list[Work]) -> list[int]:
+    """Where to cut the work so that each piece fits into one forward pass: 0, the borders, its length."""
+    borders, total = [0], 0
+    for i, (ids, _, _) in enumerate(work):
+        total += len(ids)
+        if total > _BATCH_TOKENS and i > borders[-1]:
+            borders.append(i)
+            total = len(ids)
+    return [*borders, len(work)] if work else []
+
+
+def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int) -> _core.CoreModel:
+    """Every tensor of the file, packed for one instruction set."""
+    core = _core.CoreModel(
+        d_model=config.d_model,
+        d_ff=config.d_ff,
+        n_vocab=config.vocab_size,
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        n_head_blocks=config.n_head_blocks,
+        n_head_heads=config.n_head_heads,
+        window=config.window,
+        max_positions=config.max_tokens,
+        norm_eps=config.norm_eps,
+        rope_base_global=config.rope_base_global,
+        rope_base_local=config.rope_base_local,
+        silu=config.activation == "silu",
+        layer_is_global=config.layer_is_global,
+        qkv_table_bytes=token_table_bytes,
+        isa=isa,
+    )
+    for name in config.expected_tensors():
+        try:
+            core.set(name, np.ascontiguousarray(source.tensor(name)))
+        except ValueError as error:
+            raise FormatError(f"{source.path}: {error}") from error
+    core.freeze()
+    return core

@@ -1,0 +1,217 @@
+"""Compiled questions, batches of states and the cache: the same bits by every way of asking."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import numpy as np
+import pytest
+
+import skyinfer
+from skyinfer import RequestError
+from skyinfer.compiled import QuestionCache
+
+QUESTIONS: dict[str, Any] = {
+    "action": {"type": "choice", "instructions": "What now?", "criteria": {"go": "move on", "stay": None, "ask": ""}},
+    "sure": {"type": "noul", "instructions": "Is it safe?", "option_order": [1, 0]},
+    "level": {"type": "score", "instructions": "How far?", "criteria": ["near", "middling", "far", "very far"]},
+    "turned": {"type": "choice", "instructions": "Which?", "criteria": ["a", "b", "c"], "option_order": [2, 0, 1]},
+}
+STATES: list[Any] = [
+    "vy 0 dx 36",
+    "",
+    {"a": [1, 2.0, None], "b": "text"},
+    ["old turn " * 40, "middle turn " * 40, "newest turn"],
+    "a long text that does not fit " * 60,
+    17,
+    ["one", "two"],
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> skyinfer.Model:
+    directory = tmp_path_factory.mktemp("compiled")
+    return skyinfer.load(
+        checkpoints.paint(
+            directory, **checkpoints.SIZES["pico"], temperature=[1.5, 0.75, 2.0], temperature_by_options={}
+        )
+    )
+
+
+def flat(response: Any) -> np.ndarray:
+    """Every probability of a response in a row, as `step` writes them."""
+    values: list[float] = []
+    for answer in response["answers"].values():
+        if answer["type"] == "noul":
+            values += [1 - answer["noul"], answer["noul"]]
+        else:
+            values += answer["probabilities"].values()
+    return np.array(values)
+
+
+def test_a_compiled_call_is_decide(model: skyinfer.Model) -> None:
+    compiled = model.compile(QUESTIONS)
+    for state in STATES:
+        assert compiled(state) == model.decide(state, QUESTIONS)
+        assert compiled(state, temperature_clamp=False) == model.decide(state, QUESTIONS, temperature_clamp=False)
+    assert compiled("x", timing=True)["micros"] > 0
+
+
+def test_step_writes_decides_probabilities(model: skyinfer.Model) -> None:
+    compiled = model.compile(QUESTIONS)
+    assert compiled.ids == tuple(QUESTIONS)
+    assert compiled.offsets.tolist() == [0, 3, 5, 9, 12]
+    for state in STATES:
+        written = compiled.step(state)
+        assert written is compiled.probabilities
+        np.testing.assert_allclose(written, flat(model.decide(state, QUESTIONS)), rtol=0, atol=1e-7)
+
+
+def test_run_tokens_is_step_without_text(model: skyinfer.Model) -> None:
+    question = {"action": QUESTIONS["action"]}
+    compiled, other = model.compile(question), model.compile(question)
+    n_head = len(model.encode("", question)["action"].ids) - 1
+    for state in ("vy 0 dx 36", "", "word " * 20):
+        ids = model.encode(state, question)["action"].ids
+        np.testing.assert_array_equal(compiled.run_tokens(ids[n_head:-1]), other.step(state))
+    ids = list(range(5, 305))
+    kept_tail = compiled.run_tokens(ids, keep_tail=True).copy()
+    assert not np.array_equal(kept_tail, compiled.run_tokens(ids))
+    np.testing.assert_array_equal(kept_tail, compiled.run_tokens(np.array(ids[-250:]).tolist(), keep_tail=True))
+    with pytest.raises(ValueError, match="vocabulary"):
+        compiled.run_tokens([1 << 30])
+    with pytest.raises(ValueError, match="vocabulary"):
+        compiled.run_tokens([-1])
+
+
+def test_step_with_questions_that_fill_the_sequence(tmp_path: Path) -> None:
+    directory = checkpoints.paint(tmp_path, **(checkpoints.SIZES["pico"] | {"max_len": 40, "head_max_len": 39}))
+    with pytest.warns(RuntimeWarning):
+        model = skyinfer.load(directory)
+    for n in (2, 5, 8):
+        questions = {
+            "q": {"type": "choice", "instructions": "which " * 30, "criteria": [f"option {i}" for i in range(n)]}
+        }
+        for state in ("", "some state that is cut", ["a", "list " * 20]):
+            expected = flat(model.decide(state, questions))
+            np.testing.assert_allclose(model.compile(questions).step(state), expected, rtol=0, atol=1e-7)
+
+
+def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:
+    one_by_one = [model.decide(state, QUESTIONS) for state in STATES * 6]
+    assert model.decide_many(STATES * 6, QUESTIONS) == one_by_one
+    assert model.compile(QUESTIONS).many(iter(STATES * 6)) == one_by_one
+    assert model.decide_many([], QUESTIONS) == []
+    assert model.decide_many(["a", "b"], {}) == [model.decide("a", {})] * 2
+
+
+def test_a_faulty_state_among_many_is_named(model: skyinfer.Model) -> None:
+    with pytest.raises(RequestError) as caught:
+        model.decide_many(["fine", None], QUESTIONS)
+    assert caught.value.loc == ("states", 1)
+    with pytest.raises(RequestError) as caught:
+        model.decide_many(["fine", {"deep": object()}], QUESTIONS)
+    assert caught.value.loc[:2] == ("states", 1)
+
+
+def test_no_questions(model: skyinfer.Model) -> None:
+    compiled = model.compile({})
+    assert compiled("x")["answers"] == {}
+    assert compiled.step("x").shape == (0,)
+
+
+def test_faulty_questions_are_refused_when_compiled(model: skyinfer.Model) -> None:
+    with pytest.raises(RequestError, match="instructions"):
+        model.compile({"q": {"type": "noul"}})
+
+
+# ---- the cache
+
+
+def spread(model: skyinfer.Model, criteria: Any) -> Any:
+    question = {"type": "choice", "instructions": "Which?", "criteria": criteria}
+    return model.decide("state", {"q": question})["answers"]["q"]
+
+
+def test_the_cache_tells_apart_what_only_compares_equal(model: skyinfer.Model) -> None:
+    for first, second in [([1, 2], [1.0, 2]), ([1, 2], [True, 2]), ([0.0, 1], [-0.0, 1]), (["1", "2"], [1, 2])]:
+        for labels in (first, second):
+            answer = spread(model, labels)
+            assert [repr(label) for label in answer["probabilities"]] == [repr(label) for label in labels]
+    forward, backward = spread(model, {"a": "x", "b": "y"}), spread(model, {"b": "y", "a": "x"})
+    assert list(forward["probabilities"]) == ["a", "b"]
+    assert list(backward["probabilities"]) == ["b", "a"]
+
+
+def test_the_cache_sees_a_dict_that_was_changed(model: skyinfer.Model) -> None:
+    questions = copy.deepcopy(QUESTIONS)
+    before = model.decide("state", questions)
+    questions["action"]["criteria"]["go"] = "something else altogether"
+    after = model.decide("state", questions)
+    assert after["answers"]["action"] != before["answers"]["action"]
+    fresh = model.compile(json.loads(json.dumps(questions)))("state")
+    assert after == fresh
+
+
+def test_the_cache_is_bounded_and_keeps_only_plain_json(model: skyinfer.Model) -> None:
+    cache = QuestionCache(model._engine, entries=3, key_bytes=400)
+
+    def noul(text: Any) -> Any:
+        return {"q": {"type": "noul", "instructions": text}}
+
+    first = cache.compiled(noul("0"))
+    assert cache.compiled(noul("0")) is first
+    for i in range(1, 3):
+        cache.compiled(noul(str(i)))
+    assert cache.compiled(noul("0")) is first  # the last used now, so "1" goes first
+    cache.compiled(noul("3"))
+    assert cache.compiled(noul("0")) is first
+    assert len(cache._kept) == 3
+    for not_kept in (noul("long " * 200), {"q": {"type": "choice", "instructions": "?", "criteria": {"a": {1, 2}}}}):
+        assert cache.compiled(not_kept) is not cache.compiled(not_kept)
+
+    class Text(str):
+        __slots__ = ()
+
+    assert cache.compiled(noul(Text("0"))) is not first
+    assert len(cache._kept) == 3
+
+
+def test_the_cache_takes_questions_nested_beyond_the_stack(model: skyinfer.Model) -> None:
+    deep: Any = "end"
+    for _ in range(1500):  # marshal goes to 2000, Python's own recursion to 1000
+        deep = [deep]
+    with pytest.raises(RequestError, match="q"):
+        model.decide("x", {"q": {"type": "noul", "instructions": deep}})
+    with pytest.raises(RequestError, match="q"):
+        model.decide("x", {"q": {"type": "noul", "instructions": "?", "unknown": deep, "criteria": [deep]}})
+    unread = {"q": {"type": "noul", "instructions": "?", "unknown": deep}}
+    assert model.decide("x", unread)["answers"] == model.decide("x", unread)["answers"]
+
+
+def test_threads_share_a_model(model: skyinfer.Model) -> None:
+    expected = [model.decide(state, QUESTIONS) for state in STATES]
+    faults: list[object] = []
+
+    def ask(offset: int) -> None:
+        own = model.compile(QUESTIONS)
+        for i in range(40):
+            number = (i + offset) % len(STATES)
+            asked = dict(list(QUESTIONS.items())[: 1 + (i + offset) % 4])
+            answers = model.decide(STATES[number], asked)["answers"]
+            if answers != {qid: expected[number]["answers"][qid] for qid in asked}:
+                faults.append(answers)
+            if not np.allclose(own.step(STATES[number]), flat(expected[number]), rtol=0, atol=1e-7):
+                faults.append(number)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
