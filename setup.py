@@ -33,8 +33,10 @@ class IsaRow(NamedTuple):
 X86_64 = frozenset({"x86_64", "amd64"})
 AARCH64 = frozenset({"aarch64", "arm64"})
 ISA_ROWS = [
-    IsaRow("avx2", X86_64, ["-mavx2", "-mfma"], ["/arch:AVX2"]),
-    IsaRow("avx512", X86_64, ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma"], ["/arch:AVX512"]),
+    IsaRow("avx2", X86_64, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
+    IsaRow(
+        "avx512", X86_64, ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"], ["/arch:AVX512"]
+    ),
     IsaRow("neon", AARCH64, [], []),
 ]
 

@@ -41,8 +41,8 @@ int sky_cpu_has(sky_cpu_feature feature)
     cpuid(1, 0, leaf1);
     cpuid(7, 0, leaf7);
     const int osxsave = leaf1[ECX] >> 27 & 1, fma = leaf1[ECX] >> 12 & 1, avx = leaf1[ECX] >> 28 & 1;
-    const int avx2 = leaf7[EBX] >> 5 & 1;
-    if (!(osxsave && avx && fma && avx2 && (xcr0() & 0x06) == 0x06)) /* the system saves xmm and ymm */
+    const int f16c = leaf1[ECX] >> 29 & 1, avx2 = leaf7[EBX] >> 5 & 1;
+    if (!(osxsave && avx && fma && f16c && avx2 && (xcr0() & 0x06) == 0x06)) /* the system saves xmm and ymm */
         return 0;
     if (feature == SKY_CPU_AVX2)
         return 1;

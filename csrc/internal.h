@@ -101,8 +101,8 @@ struct sky_plan {
     char error[256];
 };
 
-/* data [.., k] of dtype: w takes its n rows from first_row on. w's panels must be zero where it has padding. */
-void sky_pack(sky_linear *w, int panel_cols, sky_dtype dtype, const void *data, int first_row);
+/* data [.., k] of dtype: w takes its n rows from first_row on. 0 where a value is NaN or infinite. */
+int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row);
 
 /* ---- memory (model.c) ---- */
 

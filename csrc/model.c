@@ -211,23 +211,6 @@ static int find_slot(sky_model *m, const char *name, tensor_slot *found, uint8_t
 
 /* ---- packing ---- */
 
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1Fu, fraction = h & 0x3FFu;
-    uint32_t bits = sign;
-    float f;
-    if (exponent == 31)
-        bits |= 0x7F800000u | fraction << 13;
-    else if (exponent)
-        bits |= (exponent + 112) << 23 | fraction << 13;
-    else { /* zero or subnormal: fraction * 2^-24, exact */
-        f = (float)fraction * 5.9604644775390625e-8f;
-        return sign ? -f : f;
-    }
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static float from_bf16(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;
@@ -236,18 +219,21 @@ static float from_bf16(uint16_t h)
     return f;
 }
 
-/* out[0..n) = the n elements of data from `first` on, as floats */
-static void read_floats(const void *data, sky_dtype dtype, size_t first, int n, float *out)
+/* out [n] = the n elements of data from `first` on, as floats; false where one is NaN or infinite */
+static int read_floats(const sky_kernels *kernels, const void *data, sky_dtype dtype, size_t first, int n, float *out)
 {
     const uint16_t *half = (const uint16_t *)data + first;
     if (dtype == SKY_DTYPE_F32)
         memcpy(out, (const float *)data + first, (size_t)n * sizeof(float));
     else if (dtype == SKY_DTYPE_F16)
-        for (int i = 0; i < n; i++)
-            out[i] = from_f16(half[i]);
+        kernels->widen_f16(half, n, out);
     else
         for (int i = 0; i < n; i++)
             out[i] = from_bf16(half[i]);
+    float worst = 0.0f; /* x - x is 0 for every number, and NaN for what is none; a sum of those stays NaN */
+    for (int i = 0; i < n; i++)
+        worst += out[i] - out[i];
+    return worst == 0.0f;
 }
 
 /* The row of w that stands in column `col` of panel `panel`, or -1 for padding. */
@@ -265,24 +251,26 @@ static int panel_row(const sky_linear *w, int panel_cols, int panel, int col)
     return col < half ? row : row + w->n / 2;
 }
 
-void sky_pack(sky_linear *w, int panel_cols, sky_dtype dtype, const void *data, int first_row)
+int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
 {
-    enum { K_BLOCK = 64 }; /* a block of a panel stays in the L1 cache while its columns are written */
-    const int cols = panel_cols;
+    enum { K_BLOCK = 128 }; /* rows of a panel by this many columns stay in the L1 cache */
+    const int cols = kernels->panel_cols;
+    int finite = 1;
     for (int panel = 0; panel < n_panels(cols, w); panel++)
         for (int k0 = 0; k0 < w->k; k0 += K_BLOCK) {
             const int count = w->k - k0 < K_BLOCK ? w->k - k0 : K_BLOCK;
-            float *out = w->panels + ((size_t)panel * w->k + k0) * cols;
+            float rows[SKY_MAX_PANEL_COLS * K_BLOCK];
             for (int col = 0; col < cols; col++) {
                 const int row = panel_row(w, cols, panel, col);
-                float piece[K_BLOCK];
+                float *out = rows + col * K_BLOCK;
                 if (row < 0)
-                    continue;
-                read_floats(data, dtype, (size_t)(first_row + row) * w->k + k0, count, piece);
-                for (int i = 0; i < count; i++)
-                    out[(size_t)i * cols + col] = piece[i];
+                    memset(out, 0, (size_t)count * sizeof *out);
+                else
+                    finite &= read_floats(kernels, data, dtype, (size_t)(first_row + row) * w->k + k0, count, out);
             }
+            kernels->pack_panel(rows, K_BLOCK, count, w->panels + ((size_t)panel * w->k + k0) * cols);
         }
+    return finite;
 }
 
 /* ---- public ---- */
@@ -369,14 +357,17 @@ sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_
     if (rows != slot.rows || cols != slot.cols)
         return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name, (long long)slot.rows,
                     (long long)slot.cols, (long long)rows, (long long)cols);
+    int finite = 1;
     if (slot.copy)
         for (int64_t row = 0; row < rows; row++)
-            read_floats(data, dtype, (size_t)(row * cols), (int)cols, slot.copy + row * cols);
+            finite &= read_floats(&m->kernels, data, dtype, (size_t)(row * cols), (int)cols, slot.copy + row * cols);
     else {
-        sky_pack(slot.linear, m->kernels.panel_cols, dtype, data, 0);
+        finite = sky_pack(&m->kernels, slot.linear, dtype, data, 0);
         if (slot.rest)
-            sky_pack(slot.rest, m->kernels.panel_cols, dtype, data, slot.linear->n);
+            finite &= sky_pack(&m->kernels, slot.rest, dtype, data, slot.linear->n);
     }
+    if (!finite)
+        return fail(m, SKY_ERR_ARGUMENT, "%.100s: holds a NaN or infinite value", name);
     *flag = 1;
     return SKY_OK;
 }

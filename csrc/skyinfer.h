@@ -70,7 +70,8 @@ typedef struct {
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
 
 /* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
- * The data is not kept. Different tensors may be set from different threads at once. */
+ * The data is not kept. A NaN or infinite value is refused. Different tensors may be set from different threads at once (two
+ * that fail at once may mix their messages). */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
 /* Checks that every tensor was set and computes what depends on nothing else; from here on the model is immutable. */

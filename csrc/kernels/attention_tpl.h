@@ -70,26 +70,6 @@ SKY_INLINE void rotate(const float *x, const float *cos, const float *sin, float
     }
 }
 
-/* panel[j, i] = rows[i, j] for j < d_head, i < PANEL_COLS; rows [PANEL_COLS, d_head] */
-SKY_INLINE void transpose_rows(const float *rows, int d_head, float *panel)
-{
-    int j = 0;
-    for (; j + VL <= d_head; j += VL)
-        for (int i = 0; i < PANEL_COLS; i += VL) {
-            vf block[VL];
-            SKY_UNROLL
-            for (int r = 0; r < VL; r++)
-                block[r] = v_load(rows + (ptrdiff_t)(i + r) * d_head + j);
-            v_transpose(block);
-            SKY_UNROLL
-            for (int r = 0; r < VL; r++)
-                v_store(panel + (ptrdiff_t)(j + r) * PANEL_COLS + i, block[r]);
-        }
-    for (; j < d_head; j++)
-        for (int i = 0; i < PANEL_COLS; i++)
-            panel[(ptrdiff_t)j * PANEL_COLS + i] = rows[(ptrdiff_t)i * d_head + j];
-}
-
 /* keys [n_keys, d_head], rotated, as panels [d_head, PANEL_COLS], zero beyond n_keys; rows: [PANEL_COLS, d_head] */
 static void pack_keys(const sky_attention *a, float *panels, float *rows)
 {
@@ -103,7 +83,7 @@ static void pack_keys(const sky_attention *a, float *panels, float *rows)
         }
         if (count < PANEL_COLS)
             memset(rows + (ptrdiff_t)count * a->d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * a->d_head);
-        transpose_rows(rows, a->d_head, panels);
+        pack_panel(rows, a->d_head, a->d_head, panels);
         panels += (size_t)a->d_head * PANEL_COLS;
     }
 }

@@ -1,6 +1,7 @@
 /* AVX2 with FMA: 8 floats a vector, 16 registers. The 6 x 16 tile takes 12 accumulators, 2 weights and a broadcast. */
 #include <immintrin.h>
 #include <math.h>
+#include <string.h>
 
 #include "compiler.h"
 #include "kernels.h"
@@ -75,6 +76,18 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        v_store(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
+    if (i < n) {
+        uint16_t tail[VL] = {0};
+        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
+        v_store_part(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)tail)), n - i);
+    }
+}
+
 void sky_fill_avx2(sky_kernels *table)
 {
     table->isa = "avx2";
@@ -83,5 +96,7 @@ void sky_fill_avx2(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->pack_panel = pack_panel;
+    table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }

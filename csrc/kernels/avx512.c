@@ -63,6 +63,18 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        v_store(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(in + i))));
+    if (i < n) {
+        const __mmask16 rest = first_lanes(n - i);
+        __m256i tail = _mm256_maskz_loadu_epi16(rest, in + i);
+        v_store_part(out + i, _mm512_cvtph_ps(tail), n - i);
+    }
+}
+
 void sky_fill_avx512(sky_kernels *table)
 {
     table->isa = "avx512";
@@ -71,5 +83,7 @@ void sky_fill_avx512(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->pack_panel = pack_panel;
+    table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }

@@ -196,6 +196,25 @@ static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
     }
 }
 
+static void pack_panel(const float *rows, int stride, int k, float *panel)
+{
+    int j = 0;
+    for (; j + VL <= k; j += VL)
+        for (int i = 0; i < PANEL_COLS; i += VL) {
+            vf block[VL];
+            SKY_UNROLL
+            for (int r = 0; r < VL; r++)
+                block[r] = v_load(rows + (ptrdiff_t)(i + r) * stride + j);
+            v_transpose(block);
+            SKY_UNROLL
+            for (int r = 0; r < VL; r++)
+                v_store(panel + (ptrdiff_t)(j + r) * PANEL_COLS + i, block[r]);
+        }
+    for (; j < k; j++)
+        for (int i = 0; i < PANEL_COLS; i++)
+            panel[(ptrdiff_t)j * PANEL_COLS + i] = rows[(ptrdiff_t)i * stride + j];
+}
+
 static void fma_peak(int rounds, float *sink)
 {
     vf acc[TILE_ROWS][PANEL_VECTORS];

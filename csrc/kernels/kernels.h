@@ -92,6 +92,10 @@ typedef struct {
     void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end);
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
+    /* panel[j * panel_cols + i] = rows[i * stride + j] for i < panel_cols and j < k */
+    void (*pack_panel)(const float *rows, int stride, int k, float *panel);
+    /* out [n] = the IEEE half-precision numbers of in [n] */
+    void (*widen_f16)(const uint16_t *in, int n, float *out);
     /* `rounds` times tile_rows * panel_cols independent multiply-adds that touch no memory: the core's peak, by which
      * benchmarks divide. One float goes to sink. */
     void (*fma_peak)(int rounds, float *sink);

@@ -1,6 +1,7 @@
 /* Advanced SIMD of AArch64: 4 floats a vector, 32 registers. The 12 x 8 tile takes 24 accumulators, 2 weights and a broadcast. */
 #include <arm_neon.h>
 #include <math.h>
+#include <string.h>
 
 #include "compiler.h"
 #include "kernels.h"
@@ -58,6 +59,18 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        v_store(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(in + i))));
+    if (i < n) {
+        uint16_t tail[VL] = {0};
+        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
+        v_store_part(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(tail))), n - i);
+    }
+}
+
 void sky_fill_neon(sky_kernels *table)
 {
     table->isa = "neon";
@@ -66,5 +79,7 @@ void sky_fill_neon(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->pack_panel = pack_panel;
+    table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }

@@ -1,6 +1,7 @@
 /* Plain C loops: the readable form of every kernel, the row that the others are tested against, and the fallback for a CPU
  * that has none of them. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -118,6 +119,36 @@ static void attention(const sky_attention *a)
     }
 }
 
+static void pack_panel(const float *rows, int stride, int k, float *panel)
+{
+    for (int j = 0; j < k; j++)
+        for (int i = 0; i < PANEL_COLS; i++)
+            panel[j * PANEL_COLS + i] = rows[(ptrdiff_t)i * stride + j];
+}
+
+static float from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1Fu, fraction = h & 0x3FFu;
+    uint32_t bits = sign;
+    float f;
+    if (exponent == 31)
+        bits |= 0x7F800000u | fraction << 13;
+    else if (exponent)
+        bits |= (exponent + 112) << 23 | fraction << 13;
+    else { /* zero or subnormal: fraction * 2^-24, exact */
+        f = (float)fraction * 5.9604644775390625e-8f;
+        return sign ? -f : f;
+    }
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = from_f16(in[i]);
+}
+
 static void fma_peak(int rounds, float *sink)
 {
     float acc[TILE_ROWS * PANEL_COLS] = {0};
@@ -137,5 +168,7 @@ void sky_fill_portable(sky_kernels *table)
     table->gemm_f32 = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
+    table->pack_panel = pack_panel;
+    table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }

@@ -1,5 +1,5 @@
 # The C API of csrc/skyinfer.h, and the kernel table of csrc/kernels/kernels.h for tests and benchmarks.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 
 cdef extern from "skyinfer.h" nogil:
@@ -140,6 +140,7 @@ cdef extern from "kernels/kernels.h" nogil:
         void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
         void (*layer_norm)(const sky_norm *n) noexcept nogil
         void (*attention)(const sky_attention *a) noexcept nogil
+        void (*widen_f16)(const uint16_t *inp, int n, float *out) noexcept nogil
         void (*fma_peak)(int rounds, float *sink) noexcept nogil
 
 
@@ -152,6 +153,6 @@ cdef extern from "internal.h" nogil:
         float *bias
 
     sky_status sky_kernels_select(const char *isa, sky_kernels *table)
-    void sky_pack(sky_linear *w, int panel_cols, sky_dtype dtype, const void *data, int first_row)
+    int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
     void *sky_alloc(size_t nbytes)
     void sky_release(void *memory)

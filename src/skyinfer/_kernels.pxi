@@ -27,7 +27,7 @@ cdef class PackedMatrix:
         self.linear.panels = <float *>sky_alloc(n_panels * table.panel_cols * w.shape[1] * sizeof(float))
         if self.linear.panels == NULL:
             raise MemoryError
-        sky_pack(&self.linear, table.panel_cols, SKY_DTYPE_F32, &w[0, 0], 0)
+        sky_pack(&table, &self.linear, SKY_DTYPE_F32, &w[0, 0], 0)
 
     def __dealloc__(self):
         sky_release(self.linear.panels)
@@ -80,6 +80,11 @@ cdef class Kernels:
         with nogil:
             for i in range(repeat):
                 self.table.gemm_f32(&g, 0, (g.n + self.table.panel_cols - 1) // self.table.panel_cols)
+
+    def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
+        """out [n] = half [n], given as the bits of float16."""
+        with nogil:
+            self.table.widen_f16(&half[0], <int>half.shape[0], &out[0])
 
     def layer_norm(self, const float[:, :] x not None, const float[::1] weight not None, float eps,
                    float[:, :] out not None, *, const float[::1] bias=None):

@@ -29,7 +29,7 @@ from .config import (
     ModelConfig,
 )
 from .errors import FormatError
-from .gguf import TensorInfo, finite
+from .gguf import STORED_DTYPES, TensorInfo, finite
 from .safetensors import StoredTensor, map_tensors
 
 # what the Laya runtime takes where a checkpoint does not say
@@ -142,6 +142,13 @@ class Checkpoint:
             source = _checkpoint_name(name, self._n_layers)
             raise FormatError(f"{self.path}: tensor {source}: holds a NaN or infinite value")
         return values.reshape(info.shape)
+
+    def stored(self, name: str) -> tuple[np.ndarray, str]:
+        """As `GGUFFile.stored`."""
+        info = self.tensors[name]
+        dtype, item = STORED_DTYPES[info.type]
+        values = self._data[name].view(item)
+        return (values if values.flags.aligned else values.copy()).reshape(info.shape), dtype
 
     @property
     def _n_layers(self) -> int:

@@ -58,6 +58,10 @@ class ModelSource(Protocol):
         """float32, in the shape of the tensor's `TensorInfo`."""
         ...
 
+    def stored(self, name: str) -> tuple[np.ndarray, str]:
+        """(values, "f32", "f16" or "bf16") as they lie in the file, if the core can read that; else float32."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

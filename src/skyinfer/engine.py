@@ -6,9 +6,11 @@ to answer.py.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -17,6 +19,7 @@ import numpy as np
 from . import _core
 from .answer import CLAMP, Temperatures
 from .config import ModelConfig, ModelSource
+from .cpus import available_cpus
 from .errors import FormatError
 from .sequence import SequenceBuilder
 from .template import PromptTemplate
@@ -24,6 +27,8 @@ from .tokenizer import Tokenizer
 
 # What one forward pass takes: token ids, marker positions, and the question type's number.
 Work = tuple[list[int], list[int], int]
+
+_PARALLEL_PACKING = 1 << 22  # numbers
 
 # One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
 # Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
@@ -136,10 +141,22 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
         qkv_table_bytes=token_table_bytes,
         isa=isa,
     )
-    for name in config.expected_tensors():
+
+    def pack(name: str) -> None:
+        values, dtype = source.stored(name)
         try:
-            core.set(name, np.ascontiguousarray(source.tensor(name)))
+            core.set(name, values, dtype)
         except ValueError as error:
-            raise FormatError(f"{source.path}: {error}") from error
+            raise FormatError(f"{source.path}: tensor {error}") from error
+
+    names = config.expected_tensors()
+    # threads pay for themselves from some megabytes on
+    if sum(map(math.prod, names.values())) < _PARALLEL_PACKING:
+        for name in names:
+            pack(name)
+    else:
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            for done in [pool.submit(pack, name) for name in names]:
+                done.result()
     core.freeze()
     return core

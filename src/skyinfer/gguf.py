@@ -39,6 +39,10 @@ _FIXED = {
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
+# The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
+STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
+
+
 class TensorInfo(NamedTuple):
     """Where a tensor lies and how it is stored.
 
@@ -132,6 +136,19 @@ class GGUFFile:
         if not finite(values):
             raise FormatError(f"{self.path}: tensor {name}: holds a NaN or infinite value")
         return values
+
+    def stored(self, name: str) -> tuple[np.ndarray, str]:
+        """A tensor as the core takes it: (values in the shape of its `TensorInfo`, "f32", "f16" or "bf16").
+
+        Those three types are read-only views of the file, f16 and bf16 as uint16, and nobody has looked whether the
+        numbers are finite; every other type comes as `tensor` gives it.
+        """
+        info = self.tensors[name]
+        if info.type not in STORED_DTYPES:
+            return self.tensor(name), "f32"
+        dtype, item = STORED_DTYPES[info.type]
+        values = self.raw(name).view(item)
+        return (values if values.flags.aligned else values.copy()).reshape(info.shape), dtype
 
     def _dequantize(self, info: TensorInfo, data: np.ndarray) -> np.ndarray:
         from gguf import GGMLQuantizationType, quants

@@ -14,6 +14,7 @@ schema.py and sequence.py.
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -105,7 +106,7 @@ class PromptTemplate:
             source = laya_template(cls, sep, mask)
         elif not isinstance(source, str):
             raise _fault("must be a string")
-        return cls_(source, cls=cls, sep=sep, mask=mask)
+        return _template(source, cls, sep, mask)
 
     def question(self, kind: str, instructions: str) -> str:
         """Text of the question part. Mask tokens in user text become spaces, here and below."""
@@ -122,6 +123,12 @@ class PromptTemplate:
 
     def state(self, text: str) -> str:
         return self._state(text.replace(self._mask, " "))
+
+
+@functools.lru_cache(maxsize=8)
+def _template(source: str, cls: str, sep: str, mask: str) -> PromptTemplate:
+    """Taking a template apart costs more than everything else that a small model's loading does, and few are in use."""
+    return PromptTemplate(source, cls=cls, sep=sep, mask=mask)
 
 
 def _fault(problem: str) -> FormatError:

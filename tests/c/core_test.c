@@ -95,7 +95,7 @@ static void product(const sky_kernels *kernels, int m, int n, int k, int gated, 
     sky_linear linear = {.n = n, .k = k, .gated = gated};
     const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
     linear.panels = sky_alloc((size_t)n_panels * kernels->panel_cols * k * sizeof(float));
-    sky_pack(&linear, kernels->panel_cols, SKY_DTYPE_F32, w, 0);
+    expect(sky_pack(kernels, &linear, SKY_DTYPE_F32, w, 0), kernels->isa, "sky_pack", 0);
     const sky_gemm g = {m, n, k, a->data, a->stride, linear.panels, bias, residual ? residual->data : NULL,
                         residual ? residual->stride : 0, c->data, c->stride, epilogue};
     kernels->gemm_f32(&g, 0, n_panels);
