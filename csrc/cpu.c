@@ -1,7 +1,8 @@
 /* What this CPU and its operating system run. Compiled with no flags of its own: it runs before anything is known. */
 #include "internal.h"
+#include "kernels/compiler.h"
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if SKY_X86_64
 
 #if defined(_MSC_VER)
 #include <intrin.h>
@@ -54,7 +55,7 @@ int sky_cpu_has(sky_cpu_feature feature)
 
 int sky_cpu_has(sky_cpu_feature feature)
 {
-#if defined(__aarch64__) || defined(_M_ARM64)
+#if SKY_AARCH64
     return feature == SKY_CPU_BASELINE || feature == SKY_CPU_NEON; /* Advanced SIMD is part of AArch64 */
 #else
     return feature == SKY_CPU_BASELINE;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "kernels/compiler.h"
 
 typedef struct {
     const char *name;
@@ -11,13 +12,13 @@ typedef struct {
 
 static const isa_row rows[] = {
     {"portable", SKY_CPU_BASELINE, sky_fill_portable},
-#if defined(SKY_HAVE_AVX2)
+#if defined(SKY_HAVE_AVX2) && SKY_X86_64
     {"avx2", SKY_CPU_AVX2, sky_fill_avx2},
 #endif
-#if defined(SKY_HAVE_AVX512)
+#if defined(SKY_HAVE_AVX512) && SKY_X86_64
     {"avx512", SKY_CPU_AVX512, sky_fill_avx512},
 #endif
-#if defined(SKY_HAVE_NEON)
+#if defined(SKY_HAVE_NEON) && SKY_AARCH64
     {"neon", SKY_CPU_NEON, sky_fill_neon},
 #endif
 };

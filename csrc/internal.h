@@ -73,8 +73,9 @@ struct sky_model {
 
     void *arena; /* all floats above */
     size_t arena_bytes;
-    uint8_t *is_set; /* [n_tensors], in the order of tensor_index */
+    uint8_t *is_set; /* [(n_layers + n_head_blocks + 1), slots of a block], see set_flag in model.c */
     int frozen;
+    char error_lock; /* tensors are set from several threads, and more than one may fail */
     char error[256];
 };
 
@@ -96,6 +97,7 @@ struct sky_plan {
 
     void *arena;
     size_t arena_bytes;
+    char claimed; /* by the thread that runs it */
     sky_trace_fn *trace;
     void *trace_context;
     char error[256];
@@ -109,16 +111,34 @@ int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const v
 void *sky_alloc(size_t bytes); /* SKY_ALIGN-ed; zeroed; NULL where there is none */
 void sky_release(void *memory);
 
-/* Hands out aligned pieces of an arena. With no base it only counts, so one function lays out and measures. */
+/* Hands out aligned pieces of an arena. With no base it only counts, so one function lays out and measures. A count that
+ * would wrap stays at SIZE_MAX, which sky_alloc refuses. */
 typedef struct {
     char *base;
     size_t used; /* bytes */
 } sky_carver;
 
-static inline float *sky_carve(sky_carver *c, size_t n_floats)
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+enum { SKY_RED_ZONE = 4 * SKY_ALIGN }; /* bytes behind each piece that must not be touched */
+#define SKY_POISON(p, n) __asan_poison_memory_region((p), (n))
+#else
+enum { SKY_RED_ZONE = 0 };
+#define SKY_POISON(p, n) ((void)(p))
+#endif
+
+static inline float *sky_carve(sky_carver *c, size_t rows, size_t cols)
 {
+    const size_t room = (SIZE_MAX - c->used - 2 * SKY_ALIGN - SKY_RED_ZONE) / sizeof(float);
+    if (c->used > SIZE_MAX / 2 || (cols && rows > room / cols)) {
+        c->used = SIZE_MAX;
+        return NULL;
+    }
+    const size_t bytes = (rows * cols * sizeof(float) + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
     float *piece = c->base ? (float *)(c->base + c->used) : NULL;
-    c->used += (n_floats * sizeof(float) + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+    if (piece)
+        SKY_POISON(c->base + c->used + bytes, SKY_RED_ZONE);
+    c->used += bytes + SKY_RED_ZONE;
     return piece;
 }
 

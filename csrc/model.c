@@ -1,5 +1,6 @@
 /* A model's tensors: where each lives in the arena, by what name it is set, and how matrices are packed into panels. */
 #include "internal.h"
+#include "kernels/compiler.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -43,7 +44,10 @@ static sky_status fail(sky_model *m, sky_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
+    while (SKY_TEST_AND_SET(&m->error_lock))
+        ;
     vsnprintf(m->error, sizeof m->error, format, args);
+    SKY_CLEAR(&m->error_lock);
     va_end(args);
     return status;
 }
@@ -55,14 +59,14 @@ static int n_panels(int panel_cols, const sky_linear *w) { return (w->n + panel_
 static void carve_linear(const sky_model *m, sky_carver *c, sky_linear *w, int n, int k, int gated, int has_bias)
 {
     *w = (sky_linear){.n = n, .k = k, .gated = gated};
-    w->panels = sky_carve(c, (size_t)n_panels(m->kernels.panel_cols, w) * m->kernels.panel_cols * k);
-    w->bias = has_bias ? sky_carve(c, n) : NULL;
+    w->panels = sky_carve(c, (size_t)n_panels(m->kernels.panel_cols, w) * m->kernels.panel_cols, k);
+    w->bias = has_bias ? sky_carve(c, 1, n) : NULL;
 }
 
 static void carve_norm(sky_carver *c, sky_norm_weights *norm, int d, int has_bias)
 {
-    norm->weight = sky_carve(c, d);
-    norm->bias = has_bias ? sky_carve(c, d) : NULL;
+    norm->weight = sky_carve(c, 1, d);
+    norm->bias = has_bias ? sky_carve(c, 1, d) : NULL;
 }
 
 static size_t lay_out(sky_model *m, char *base)
@@ -70,9 +74,9 @@ static size_t lay_out(sky_model *m, char *base)
     const sky_model_params *p = &m->params;
     const int d = p->d_model;
     sky_carver c = {base, 0};
-    m->token_embd = sky_carve(&c, (size_t)p->n_vocab * d);
+    m->token_embd = sky_carve(&c, p->n_vocab, d);
     if (p->qkv_table_bytes / sizeof(float) / 3 / d >= (size_t)p->n_vocab)
-        m->qkv_table = sky_carve(&c, (size_t)p->n_vocab * 3 * d);
+        m->qkv_table = sky_carve(&c, p->n_vocab, 3 * (size_t)d);
     carve_norm(&c, &m->token_embd_norm, d, 0);
     for (int i = 0; i < p->n_layers; i++) {
         sky_layer *l = &m->layers[i];
@@ -85,13 +89,13 @@ static size_t lay_out(sky_model *m, char *base)
         carve_linear(m, &c, &l->ffn_down, d, p->d_ff, 0, 0);
     }
     carve_norm(&c, &m->output_norm, d, 0);
-    m->token_types = sky_carve(&c, (size_t)SKY_N_QUESTION_TYPES * d);
+    m->token_types = sky_carve(&c, SKY_N_QUESTION_TYPES, d);
     for (int i = 0; i < p->n_head_blocks; i++) {
         sky_block *b = &m->blocks[i];
         carve_norm(&c, &b->attn_norm, d, 1);
         carve_linear(m, &c, &b->attn_q, d, d, 0, 0);
         carve_linear(m, &c, &b->attn_kv, 2 * d, d, 0, 0);
-        b->attn_q.bias = sky_carve(&c, 3 * (size_t)d); /* one vector in the file, so one here */
+        b->attn_q.bias = sky_carve(&c, 3, d); /* one vector in the file, so one here */
         b->attn_kv.bias = base ? b->attn_q.bias + d : NULL;
         carve_linear(m, &c, &b->attn_output, d, d, 0, 1);
         carve_norm(&c, &b->ffn_norm, d, 1);
@@ -101,9 +105,11 @@ static size_t lay_out(sky_model *m, char *base)
     carve_norm(&c, &m->cls_norm, d, 1);
     carve_linear(m, &c, &m->cls, d, d, 0, 1);
     carve_linear(m, &c, &m->cls_output, 1, d, 0, 1);
-    const size_t angles = (size_t)p->max_positions * (d / p->n_heads / 2);
-    m->rope_global = (sky_rope){sky_carve(&c, angles), sky_carve(&c, angles)};
-    m->rope_local = (sky_rope){sky_carve(&c, angles), sky_carve(&c, angles)};
+    sky_rope *ropes[] = {&m->rope_global, &m->rope_local};
+    for (int i = 0; i < 2; i++) {
+        ropes[i]->cos = sky_carve(&c, p->max_positions, d / p->n_heads / 2);
+        ropes[i]->sin = sky_carve(&c, p->max_positions, d / p->n_heads / 2);
+    }
     return c.used;
 }
 

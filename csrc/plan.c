@@ -1,5 +1,6 @@
 /* A plan's arena: one allocation that holds every buffer of a forward pass, sized once for the caller's limits. */
 #include "internal.h"
+#include "kernels/compiler.h"
 
 #include <stdio.h>
 
@@ -19,17 +20,17 @@ static size_t lay_out(sky_plan *plan, char *base)
     const size_t stride = plan->stride, qkv_stride = plan->qkv_stride, ff_stride = plan->ff_stride;
     const int d_head = max_int(p->d_model / p->n_heads, p->d_model / p->n_head_heads);
     sky_carver c = {base, 0};
-    plan->x = sky_carve(&c, n * stride);
-    plan->normed = sky_carve(&c, n * stride);
-    plan->qkv = sky_carve(&c, n * qkv_stride);
-    plan->mixed = sky_carve(&c, n * stride);
-    plan->ff = sky_carve(&c, n * ff_stride);
-    plan->marker_x = sky_carve(&c, n_markers * stride);
-    plan->marker_normed = sky_carve(&c, n_markers * stride);
-    plan->marker_q = sky_carve(&c, n_markers * stride);
-    plan->marker_mixed = sky_carve(&c, n_markers * stride);
-    plan->marker_ff = sky_carve(&c, n_markers * ff_stride);
-    plan->scratch = sky_carve(&c, sky_attention_scratch(plan->limits.sequence_tokens, d_head));
+    plan->x = sky_carve(&c, n, stride);
+    plan->normed = sky_carve(&c, n, stride);
+    plan->qkv = sky_carve(&c, n, qkv_stride);
+    plan->mixed = sky_carve(&c, n, stride);
+    plan->ff = sky_carve(&c, n, ff_stride);
+    plan->marker_x = sky_carve(&c, n_markers, stride);
+    plan->marker_normed = sky_carve(&c, n_markers, stride);
+    plan->marker_q = sky_carve(&c, n_markers, stride);
+    plan->marker_mixed = sky_carve(&c, n_markers, stride);
+    plan->marker_ff = sky_carve(&c, n_markers, ff_stride);
+    plan->scratch = sky_carve(&c, 1, sky_attention_scratch(plan->limits.sequence_tokens, d_head));
     return c.used;
 }
 
@@ -65,6 +66,10 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     lay_out(plan, plan->arena);
     return SKY_OK;
 }
+
+int sky_plan_claim(sky_plan *plan) { return !SKY_TEST_AND_SET(&plan->claimed); }
+
+void sky_plan_yield(sky_plan *plan) { SKY_CLEAR(&plan->claimed); }
 
 void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 {

@@ -70,8 +70,8 @@ typedef struct {
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
 
 /* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
- * The data is not kept. A NaN or infinite value is refused. Different tensors may be set from different threads at once (two
- * that fail at once may mix their messages). */
+ * The data is not kept. A NaN or infinite value is refused. Different tensors may be set from different threads at once; where
+ * several fail, the message is that of one of them. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
 /* Checks that every tensor was set and computes what depends on nothing else; from here on the model is immutable. */
@@ -100,6 +100,11 @@ const char *sky_plan_error(const sky_plan *plan);
 size_t sky_plan_bytes(const sky_plan *plan);
 void sky_plan_free(sky_plan *plan);
 
+/* For callers whose threads could meet at one plan: 1 where this thread now holds it, until it yields; 0 where another does.
+ * sky_run does not look at it. */
+int sky_plan_claim(sky_plan *plan);
+void sky_plan_yield(sky_plan *plan);
+
 /* A ragged batch: sequences lie end to end, with no padding. Offsets begin with 0 and end with the total. */
 typedef struct {
     int32_t n_sequences;
@@ -111,7 +116,7 @@ typedef struct {
 } sky_batch;
 
 /* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
- * tests/c/test_runtime.c). The scores of a sequence have the same bits whatever else is in the batch. */
+ * tests/c/core_test.c). The scores of a sequence have the same bits whatever else is in the batch. */
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
 
 /* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`

@@ -239,3 +239,41 @@ def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(IsaError, match="sse9"):
         _core.Kernels("sse9")
     assert not _core.isa_supported("sse9")
+
+
+def test_widening_takes_every_half(isa: str) -> None:
+    half = np.arange(65536, dtype=np.uint16)
+    out = np.empty(65536, np.float32)
+    _core.Kernels(isa).widen_f16(half, out)
+    np.testing.assert_array_equal(out, half.view(np.float16).astype(np.float32))
+
+
+def test_the_bindings_refuse_what_a_kernel_would_overrun(isa: str) -> None:
+    kernels = _core.Kernels(isa)
+    rows, vec = np.zeros((4, 8), np.float32), np.zeros(8, np.float32)
+    packed, gated = _core.PackedMatrix(isa, np.zeros((6, 8), np.float32)), _core.PackedMatrix(isa, rows, True)
+    out = np.zeros((4, 6), np.float32)
+    faulty = [
+        lambda: kernels.gemm(rows[:, :3], packed, out),
+        lambda: kernels.gemm(rows, packed, out[:3]),
+        lambda: kernels.gemm(rows, packed, np.zeros((4, 12), np.float32)[:, ::2]),
+        lambda: kernels.gemm(rows, packed, out, bias=vec),
+        lambda: kernels.gemm(rows, packed, out, residual=out[:1]),
+        lambda: kernels.gemm(rows, packed, out, epilogue="geglu"),
+        lambda: kernels.gemm(rows, gated, out[:, :2]),
+        lambda: kernels.gemm(rows, gated, out[:, :2], epilogue="geglu", bias=vec[:2]),
+        lambda: _core.PackedMatrix(isa, rows[:3], True),
+        lambda: _core.PackedMatrix(isa, rows[:0]),
+        lambda: kernels.layer_norm(rows, vec[:1], 1e-5, rows.copy()),
+        lambda: kernels.layer_norm(rows, vec, 1e-5, rows[:2].copy()),
+        lambda: kernels.layer_norm(rows, vec, 1e-5, rows.copy(), bias=vec[:2]),
+        lambda: kernels.attention(rows, rows, rows, rows.copy(), cos=rows[:, :4].copy()),
+        lambda: kernels.attention(rows, rows, rows, rows.copy(), cos=rows[:2, :4].copy(), sin=rows[:2, :4].copy()),
+        lambda: kernels.attention(rows, rows[:3], rows, rows.copy()),
+        lambda: kernels.attention(rows, rows[:3], rows[:3], rows.copy(), window=2),
+        lambda: kernels.widen_f16(np.zeros(4, np.uint16), vec),
+    ]
+    for number, call in enumerate(faulty):
+        with pytest.raises(ValueError, match=r"."):
+            call()
+            pytest.fail(f"call {number} was accepted")

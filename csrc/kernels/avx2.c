@@ -1,9 +1,12 @@
 /* AVX2 with FMA: 8 floats a vector, 16 registers. The 6 x 16 tile takes 12 accumulators, 2 weights and a broadcast. */
+#include "compiler.h"
+
+#if SKY_X86_64
+
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#include "compiler.h"
 #include "kernels.h"
 
 typedef __m256 vf;
@@ -100,3 +103,5 @@ void sky_fill_avx2(sky_kernels *table)
     table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }
+
+#endif

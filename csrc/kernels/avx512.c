@@ -1,8 +1,11 @@
 /* AVX-512F: 16 floats a vector, 32 registers. The 12 x 32 tile takes 24 accumulators, 2 weights and broadcasts from memory. */
+#include "compiler.h"
+
+#if SKY_X86_64
+
 #include <immintrin.h>
 #include <math.h>
 
-#include "compiler.h"
 #include "kernels.h"
 
 typedef __m512 vf;
@@ -87,3 +90,5 @@ void sky_fill_avx512(sky_kernels *table)
     table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }
+
+#endif

@@ -2,6 +2,18 @@
 #ifndef SKY_COMPILER_H
 #define SKY_COMPILER_H
 
+/* The machine that is compiled for. A build for two (macOS) compiles every file for both. */
+#if defined(__x86_64__) || defined(_M_X64)
+#define SKY_X86_64 1
+#define SKY_AARCH64 0
+#elif defined(__aarch64__) || defined(_M_ARM64)
+#define SKY_X86_64 0
+#define SKY_AARCH64 1
+#else
+#define SKY_X86_64 0
+#define SKY_AARCH64 0
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define SKY_INLINE static inline __attribute__((always_inline))
 #define SKY_NOINLINE __attribute__((noinline))
@@ -20,6 +32,16 @@
 #define SKY_UNROLL _Pragma("GCC unroll 16")
 #else
 #define SKY_UNROLL
+#endif
+
+/* A one-byte lock: sets it and gives what it was; clears it. What was written under the lock is seen by its next holder. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKY_TEST_AND_SET(p) __atomic_test_and_set((p), __ATOMIC_ACQUIRE)
+#define SKY_CLEAR(p) __atomic_clear((p), __ATOMIC_RELEASE)
+#elif defined(_MSC_VER)
+#include <intrin.h>
+#define SKY_TEST_AND_SET(p) _InterlockedExchange8((p), 1)
+#define SKY_CLEAR(p) ((void)_InterlockedExchange8((p), 0))
 #endif
 
 /* A hint that the line at p will be read soon; p may point past the end of everything. */

@@ -5,7 +5,7 @@
  * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. For k 64 to 2624 a panel stays in the L2
  * cache while all row tiles pass over it, so plain panels need no blocking of k, but they do need both prefetches below
  * (measured, benchmarks/LOG.md).
- * The same tile computes QK^T and PV in vec_tpl.h. Rows past the last whole tile take a shorter tile of the same order
+ * The same tile computes QK^T and PV in attention_tpl.h. Rows past the last whole tile take a shorter tile of the same order
  * of operations, so a row's bits do not depend on where it falls.
  */
 #ifndef SKY_GEMM_TPL_H

@@ -1,9 +1,12 @@
 /* Advanced SIMD of AArch64: 4 floats a vector, 32 registers. The 12 x 8 tile takes 24 accumulators, 2 weights and a broadcast. */
+#include "compiler.h"
+
+#if SKY_AARCH64
+
 #include <arm_neon.h>
 #include <math.h>
 #include <string.h>
 
-#include "compiler.h"
 #include "kernels.h"
 
 typedef float32x4_t vf;
@@ -83,3 +86,5 @@ void sky_fill_neon(sky_kernels *table)
     table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }
+
+#endif

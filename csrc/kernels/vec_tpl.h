@@ -10,7 +10,7 @@
  *   v_sum v_hmax                    across the lanes
  *   v_transpose(x)                  VL vectors as rows become columns
  *
- * Errors, over all floats, against double precision (tests/test_kernels.py): exp 2 ulp, erf 3.4e-7 absolute.
+ * Errors, against double precision (tests/test_kernels.py): GELU 1.1e-6 absolute, SiLU 8 units in the last place.
  */
 #ifndef SKY_VEC_TPL_H
 #define SKY_VEC_TPL_H

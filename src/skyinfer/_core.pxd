@@ -77,6 +77,8 @@ cdef extern from "skyinfer.h" nogil:
     const char *sky_plan_error(const sky_plan *plan)
     size_t sky_plan_bytes(const sky_plan *plan)
     void sky_plan_free(sky_plan *plan)
+    int sky_plan_claim(sky_plan *plan)
+    void sky_plan_yield(sky_plan *plan)
     sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 
@@ -130,6 +132,9 @@ cdef extern from "kernels/kernels.h" nogil:
         int window
         float scale
         float *scratch
+
+    enum:
+        SKY_MAX_D_HEAD
 
     size_t sky_attention_scratch(int n_keys, int d_head)
 

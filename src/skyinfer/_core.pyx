@@ -162,39 +162,53 @@ cdef class CorePlan:
 
         Returns a float32 array of logits for each sequence, one per marker. `trace` is filled with every activation
         by name, float32 [rows, cols].
+
+        Raises:
+            RuntimeError: another thread is running this plan.
+            ValueError: the batch is larger than the plan, or holds what the core refuses.
         """
+        cdef sky_batch batch
+        cdef int n
+        cdef sky_status status
+        if not sky_plan_claim(self.handle):
+            raise RuntimeError("this plan is running in another thread")
+        try:
+            n = self._lay_out(sequences)
+            batch = self.batch(n)
+            if trace is not None:
+                sky_plan_trace(self.handle, _record, <void *>trace)
+            with nogil:
+                status = sky_run(self.handle, &batch, &self.logits[0])
+            if status != SKY_OK:
+                raise _error(status, sky_plan_error(self.handle))
+            logits = np.array(self.logits[:self.marker_offsets[n]])
+            return [logits[self.marker_offsets[i]:self.marker_offsets[i + 1]] for i in range(n)]
+        finally:
+            sky_plan_trace(self.handle, NULL, NULL)
+            sky_plan_yield(self.handle)
+
+    cdef int _lay_out(self, list sequences) except -1:
+        """Copies the sequences into the plan's own buffers, end to end; gives how many there are."""
         cdef int n_tokens = 0, n_markers = 0, n = 0, question_type
         cdef list ids, markers
-        if len(sequences) > self.limits.n_sequences:
-            raise ValueError(f"{len(sequences)} sequences: the plan holds at most {self.limits.n_sequences}")
         for ids, markers, question_type in sequences:
-            if n_tokens + len(ids) > self.limits.n_tokens or n_markers + len(markers) > self.limits.n_markers:
-                raise ValueError(f"the plan holds at most {self.limits.n_tokens} tokens "
-                                 f"and {self.limits.n_markers} markers")
+            if n == self.limits.n_sequences:
+                raise ValueError(f"the plan holds at most {self.limits.n_sequences} sequences")
             for token_id in ids:
+                if n_tokens == self.limits.n_tokens:
+                    raise ValueError(f"the plan holds at most {self.limits.n_tokens} tokens")
                 self.token_ids[n_tokens] = token_id
                 n_tokens += 1
             for marker in markers:
+                if n_markers == self.limits.n_markers:
+                    raise ValueError(f"the plan holds at most {self.limits.n_markers} markers")
                 self.markers[n_markers] = marker
                 n_markers += 1
             self.question_types[n] = question_type
             n += 1
             self.token_offsets[n] = n_tokens
             self.marker_offsets[n] = n_markers
-
-        cdef sky_batch batch = self.batch(n)
-        cdef sky_status status
-        if trace is not None:
-            sky_plan_trace(self.handle, _record, <void *>trace)
-        try:
-            with nogil:
-                status = sky_run(self.handle, &batch, &self.logits[0])
-        finally:
-            sky_plan_trace(self.handle, NULL, NULL)
-        if status != SKY_OK:
-            raise _error(status, sky_plan_error(self.handle))
-        logits = np.array(self.logits[:n_markers])
-        return [logits[self.marker_offsets[i]:self.marker_offsets[i + 1]] for i in range(n)]
+        return n
 
 
 cdef class CoreStepper:
@@ -226,6 +240,14 @@ cdef class CoreStepper:
 
     def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None) -> bool:
         """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
+        if not sky_plan_claim(self.plan.handle):
+            raise RuntimeError("these compiled questions are stepping in another thread")
+        try:
+            return self._step(state_ids, keep_tail, probabilities)
+        finally:
+            sky_plan_yield(self.plan.handle)
+
+    cdef bint _step(self, list state_ids, bint keep_tail, float[::1] probabilities) except? False:
         cdef int n_state = len(state_ids), n_kept = min(n_state, self.max_tokens)
         cdef int first = n_state - n_kept if keep_tail else 0, i
         if probabilities.shape[0] != self.plan.marker_offsets[self.n]:

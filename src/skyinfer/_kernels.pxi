@@ -10,6 +10,25 @@ EPILOGUES = {
 }
 
 
+cdef int _stride(const float[:, :] rows, str what, Py_ssize_t n_rows, Py_ssize_t n_cols) except -1:
+    """The row stride in elements of [n_rows, n_cols] with contiguous rows; anything else is refused."""
+    if rows.shape[0] != n_rows or rows.shape[1] != n_cols:
+        raise ValueError(f"{what}: expected [{n_rows}, {n_cols}], got [{rows.shape[0]}, {rows.shape[1]}]")
+    if n_rows < 1 or n_cols < 1:
+        raise ValueError(f"{what}: is empty")
+    if (n_cols > 1 and rows.strides[1] != sizeof(float)) or rows.strides[0] % <Py_ssize_t>sizeof(float):
+        raise ValueError(f"{what}: rows are not contiguous")
+    if n_rows > 1 and rows.strides[0] < n_cols * <Py_ssize_t>sizeof(float):
+        raise ValueError(f"{what}: rows overlap")
+    return <int>(rows.strides[0] // <Py_ssize_t>sizeof(float)) if n_rows > 1 else <int>n_cols
+
+
+cdef int _length(const float[::1] vector, str what, Py_ssize_t n) except -1:
+    if vector.shape[0] != n:
+        raise ValueError(f"{what}: expected {n} elements, got {vector.shape[0]}")
+    return 0
+
+
 cdef class PackedMatrix:
     """w [n, k] in the panels of one instruction set."""
 
@@ -21,6 +40,8 @@ cdef class PackedMatrix:
         cdef bytes name = isa.encode()
         if sky_kernels_select(name, &table) != SKY_OK:
             raise IsaError(f"instruction set {isa!r} cannot run here")
+        if w.shape[0] < 1 or w.shape[1] < 1 or (gated and w.shape[0] % 2):
+            raise ValueError(f"w: expected [n, k], n even where gated, got [{w.shape[0]}, {w.shape[1]}]")
         cdef size_t n_panels = (w.shape[0] + table.panel_cols - 1) // table.panel_cols
         self.isa = isa
         self.linear.n, self.linear.k, self.linear.gated = w.shape[0], w.shape[1], gated
@@ -60,7 +81,7 @@ cdef class Kernels:
         cdef float sink
         with nogil:
             self.table.fma_peak(rounds, &sink)
-        return 2 * rounds * self.table.tile_rows * self.table.panel_cols
+        return 2 * <long long>rounds * self.table.tile_rows * self.table.panel_cols
 
     def gemm(self, const float[:, :] a not None, PackedMatrix w not None, float[:, :] out not None, *,
              const float[::1] bias=None, const float[:, :] residual=None, str epilogue="linear", int repeat=1):
@@ -69,20 +90,30 @@ cdef class Kernels:
         cdef int i
         if w.isa != self.isa:
             raise ValueError(f"packed for {w.isa}, not {self.isa}")
+        if (epilogue in ("geglu", "swiglu")) != w.linear.gated:
+            raise ValueError(f"{epilogue}: the weights are packed the other way")
+        if w.linear.gated and (bias is not None or residual is not None):
+            raise ValueError(f"{epilogue}: takes no bias and no residual")
         memset(&g, 0, sizeof(g))
         g.m, g.n, g.k = a.shape[0], w.linear.n, w.linear.k
-        g.a, g.lda, g.panels = &a[0, 0], a.strides[0] // sizeof(float), w.linear.panels
-        g.c, g.ldc, g.epilogue = &out[0, 0], out.strides[0] // sizeof(float), EPILOGUES[epilogue]
+        g.lda = _stride(a, "a", g.m, g.k)
+        g.ldc = _stride(out, "out", g.m, g.n // 2 if w.linear.gated else g.n)
+        g.a, g.panels, g.c, g.epilogue = &a[0, 0], w.linear.panels, &out[0, 0], EPILOGUES[epilogue]
         if bias is not None:
+            _length(bias, "bias", g.n)
             g.bias = &bias[0]
         if residual is not None:
-            g.residual, g.ldr = &residual[0, 0], residual.strides[0] // sizeof(float)
+            g.ldr = _stride(residual, "residual", g.m, g.n)
+            g.residual = &residual[0, 0]
         with nogil:
             for i in range(repeat):
                 self.table.gemm_f32(&g, 0, (g.n + self.table.panel_cols - 1) // self.table.panel_cols)
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""
+        if half.shape[0] < 1:
+            raise ValueError("half: is empty")
+        _length(out, "out", half.shape[0])
         with nogil:
             self.table.widen_f16(&half[0], <int>half.shape[0], &out[0])
 
@@ -91,10 +122,11 @@ cdef class Kernels:
         cdef sky_norm n
         memset(&n, 0, sizeof(n))
         n.rows, n.d = x.shape[0], x.shape[1]
-        n.x, n.ldx = &x[0, 0], x.strides[0] // sizeof(float)
-        n.weight, n.eps = &weight[0], eps
-        n.y, n.ldy = &out[0, 0], out.strides[0] // sizeof(float)
+        n.ldx, n.ldy = _stride(x, "x", n.rows, n.d), _stride(out, "out", n.rows, n.d)
+        _length(weight, "weight", n.d)
+        n.x, n.weight, n.eps, n.y = &x[0, 0], &weight[0], eps, &out[0, 0]
         if bias is not None:
+            _length(bias, "bias", n.d)
             n.bias = &bias[0]
         with nogil:
             self.table.layer_norm(&n)
@@ -106,10 +138,20 @@ cdef class Kernels:
         cdef sky_attention a
         memset(&a, 0, sizeof(a))
         a.n_queries, a.n_keys, a.d_head = q.shape[0], k.shape[0], q.shape[1]
-        a.q, a.ldq = &q[0, 0], q.strides[0] // sizeof(float)
-        a.k, a.v, a.ldkv = &k[0, 0], &v[0, 0], k.strides[0] // sizeof(float)
-        a.out, a.ldo = &out[0, 0], out.strides[0] // sizeof(float)
+        if a.d_head > SKY_MAX_D_HEAD:
+            raise ValueError(f"q: heads are at most {SKY_MAX_D_HEAD} wide, not {a.d_head}")
+        if (cos is None) != (sin is None) or (window >= 0 and a.n_queries != a.n_keys):
+            raise ValueError("cos and sin come together, and a window needs as many queries as keys")
+        a.ldq, a.ldo = _stride(q, "q", a.n_queries, a.d_head), _stride(out, "out", a.n_queries, a.d_head)
+        a.ldkv = _stride(k, "k", a.n_keys, a.d_head)
+        if _stride(v, "v", a.n_keys, a.d_head) != a.ldkv:
+            raise ValueError("v: expected the row stride of k")
+        a.q, a.k, a.v, a.out = &q[0, 0], &k[0, 0], &v[0, 0], &out[0, 0]
         if cos is not None:
+            if a.d_head % 2 or a.n_queries > a.n_keys:
+                raise ValueError("rope: heads have an even width, and every query a position among the keys")
+            _stride(cos, "cos", a.n_keys, a.d_head // 2)
+            _stride(sin, "sin", a.n_keys, a.d_head // 2)
             a.rope_cos, a.rope_sin = &cos[0, 0], &sin[0, 0]
         a.window, a.scale = window, scale
         cdef size_t needed = sky_attention_scratch(a.n_keys, a.d_head)

@@ -65,9 +65,10 @@ class Engine:
         return self._temperatures[self.temperature_clamp if clamp is None else bool(clamp)]
 
     def run(self, work: list[Work], trace: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
-        """Logits of each sequence, float32 [n_markers]. `trace` is filled with the activations of the last batch."""
+        """Logits of each sequence, float32 [n_markers]. `trace`, all in one pass, is filled with every activation."""
         logits: list[np.ndarray] = []
-        for begin, end in pairwise(_batch_borders(work)):
+        borders = _batch_borders(work) if trace is None else [0, len(work)]
+        for begin, end in pairwise(borders):
             batch = work[begin:end]
             with self._plan_for(batch) as plan:
                 logits += plan.run(batch, trace)
