@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
+import sysconfig
 from typing import NamedTuple
 
 from setuptools import Extension, setup
@@ -47,15 +49,28 @@ GCC_ISA_FLAGS = ["-fno-lto"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
-def target_machine() -> str:
-    """The machine that is built for, which cibuildwheel names by ARCHFLAGS on macOS and by the toolchain on Windows."""
-    archflags = os.environ.get("ARCHFLAGS", "")
-    for name in ("arm64", "x86_64"):
-        if archflags.split() == ["-arch", name]:
-            return name
+def target_machines() -> set[str]:
+    """The machines that are built for. On macOS the compiler is told, and may build for two at once (universal2); on
+    Windows the toolchain is chosen before."""
+    if sys.platform == "darwin":
+        flags = os.environ.get("ARCHFLAGS") or sysconfig.get_config_var("CFLAGS") or ""
+        named = set(re.findall(r"-arch\s+(\S+)", flags))
+        if named:
+            return named
     if sys.platform == "win32" and os.environ.get("VSCMD_ARG_TGT_ARCH"):
-        return {"x64": "amd64"}.get(os.environ["VSCMD_ARG_TGT_ARCH"], os.environ["VSCMD_ARG_TGT_ARCH"])
-    return platform.machine().lower()
+        return {{"x64": "amd64"}.get(os.environ["VSCMD_ARG_TGT_ARCH"], os.environ["VSCMD_ARG_TGT_ARCH"])}
+    return {platform.machine().lower()}
+
+
+def own_flags(row: IsaRow, msvc: bool) -> list[str]:
+    """Flags of one instruction set's file. A build for two machines on macOS compiles it for both, and its preprocessor
+    leaves nothing of it for the other machine, where the compiler would refuse the flags."""
+    if msvc:
+        return row.msvc_flags
+    flags = row.gcc_flags
+    if sys.platform == "darwin":
+        flags = [part for flag in flags for part in ("-Xarch_x86_64", flag)]
+    return flags + GCC_ISA_FLAGS
 
 
 class BuildCore(build_ext):
@@ -63,17 +78,17 @@ class BuildCore(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         msvc = self.compiler.compiler_type == "msvc"
-        rows = [row for row in ISA_ROWS if target_machine() in row.machines]
+        machines = target_machines()
+        rows = [row for row in ISA_ROWS if row.machines & machines]
         flags = MSVC_FLAGS if msvc else GCC_FLAGS
         objects = []
         for row in rows:
-            own_flags = row.msvc_flags if msvc else row.gcc_flags + GCC_ISA_FLAGS
             objects += self.compiler.compile(
                 [f"csrc/kernels/{row.name}.c"],
                 output_dir=self.build_temp,
                 include_dirs=ext.include_dirs,
                 depends=ext.depends,
-                extra_postargs=flags + own_flags,
+                extra_postargs=flags + own_flags(row, msvc),
             )
         ext.extra_compile_args = flags
         ext.define_macros = [(row.macro, "1") for row in rows]
