@@ -458,7 +458,7 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_bytes((json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Paint a Laya checkpoint directory.")
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("directory", type=Path)
@@ -470,8 +470,13 @@ def main() -> None:
     parser.add_argument("--rope", choices=["theta", "parameters"], default="theta")
     parser.add_argument("--special-tokens", choices=["string", "object"], default="string")
     parser.add_argument("--shards", type=int, default=1)
-    options = vars(parser.parse_args())
+    parser.add_argument(
+        "--temperature", type=float, nargs=3, metavar=("CHOICE", "SCORE", "NOUL"), help="and none by number of options"
+    )
+    options = vars(parser.parse_args(arguments))
     size = SIZES[options.pop("size")]
+    if temperature := options.pop("temperature"):
+        options |= {"temperature": temperature, "temperature_by_options": {}}
     print(paint(options.pop("directory"), **size, **options))
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
 import reference
 from checkpoints import SIZES, paint
 from golden.recipes import painted, recorded, sample_of
 from reference import Reference
+
+import skyinfer
 
 CHECKPOINTS = ("byte", "metaspace", "silu")
 # The runtime computes in float32. Scores reach 8 here; activations are compared relative to their
@@ -147,9 +152,15 @@ def test_every_storage_form_reads_alike(tmp_path: Path) -> None:
 
 
 def test_the_example_is_what_its_command_paints(tmp_path: Path) -> None:
-    paint(tmp_path, **SIZES["pico"], dtype="F16", seed=2)
-    example = Path(__file__).parents[1] / "examples" / "painted"
+    examples = Path(__file__).parents[1] / "examples"
+    (command,) = re.findall(r"`python tests/checkpoints.py (.*)`", (examples / "README.md").read_text("utf-8"))
+    arguments = [str(tmp_path) if part == "examples/painted" else part for part in command.split()]
+    assert str(tmp_path) in arguments
+    checkpoints.main(arguments)
     files = sorted(f.relative_to(tmp_path) for f in tmp_path.rglob("*") if f.is_file())
     assert len(files) == 5
     for file in files:
-        assert (example / file).read_bytes() == (tmp_path / file).read_bytes(), file
+        assert (examples / "painted" / file).read_bytes() == (tmp_path / file).read_bytes(), file
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the first thing a newcomer sees is no warning
+        skyinfer.load(examples / "painted")
