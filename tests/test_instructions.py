@@ -1,0 +1,59 @@
+"""How many instructions one forward pass takes: a guard of its speed that a busy machine cannot shake.
+
+Valgrind counts them, inside `sky_run` only, in the extension as it is installed. It has no AVX-512, so AVX2 stands for
+every instruction set. The count is the same in every run and differs a little between compilers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import need
+
+from skyinfer import _core
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+# The three drone questions on the painted pico checkpoint, 200 tokens: millions of instructions with gcc 12. To record
+# another figure, write the one that the failure names here, and say in the commit what changed it.
+RECORDED = 10.44
+TOLERANCE = 0.05
+
+ONE_FORWARD_PASS = """
+import json, os, pathlib, sys
+import skyinfer
+
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # one thread
+examples = pathlib.Path(sys.argv[1])
+request = json.loads((examples / "request.json").read_text("utf-8"))
+model = skyinfer.load(examples / "painted")
+assert model.isa == "avx2"
+model.logits(request["state"], request["questions"])
+"""
+
+
+@pytest.mark.skipif((platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="counts AVX2 instructions")
+@pytest.mark.skipif(not _core.isa_supported("avx2"), reason="this CPU has no avx2")
+def test_a_forward_pass_takes_as_many_instructions_as_recorded(tmp_path: Path) -> None:
+    need("valgrind")
+    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=sky_run", f"--callgrind-out-file={tmp_path / 'counts'}"]
+    run = subprocess.run(
+        [*tool, sys.executable, "-c", ONE_FORWARD_PASS, str(EXAMPLES)],
+        env=os.environ | {"SKYINFER_ISA": "avx2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    (collected,) = re.findall(r"Collected : (\d+)", run.stderr)
+    millions = int(collected) / 1e6
+    assert millions == pytest.approx(RECORDED, rel=TOLERANCE), (
+        f"a forward pass took {millions:.2f} million instructions, {millions / RECORDED - 1:+.1%} from the recorded"
+        f" {RECORDED}. If that is meant, record it: RECORDED = {millions:.2f} in {Path(__file__).name}"
+    )
