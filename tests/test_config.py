@@ -315,3 +315,11 @@ def test_sizes_that_the_core_refuses(source: Source) -> None:
     # also where no head block uses them: the core is told, and checks, the number of heads
     with pytest.raises(FormatError, match="does not divide into the head's 3"):
         read(source, embedding_length=194, attention__head_count=1, decision__block_count=0, feed_forward_length=192)
+
+
+@pytest.mark.parametrize("name", ["bogus", "choice.12", "choice.2.3", "", "choice.", "Choice"])
+@pytest.mark.parametrize("value", [0.01, math.nan, "warm"])
+def test_temperatures_of_nothing_have_no_effect(name: str, value: Any, source: Source) -> None:
+    before = ModelConfig.from_source(source)
+    source.metadata[f"modern-bert.decision.temperature.{name}"] = value
+    assert ModelConfig.from_source(source) == before

@@ -1,6 +1,6 @@
 """From raw scores to typed answers: temperature, softmax, confidence, envelope.
 
-Formulas: TypeSafe's confidence, as spec'd for POST /v1/systemone; temperatures as the Laya runtime
+Formulas: TypeSafe's confidence, as published for POST /v1/systemone; temperatures as the Laya runtime
 applies them, or as llama.cpp does where the clamp is off. All in float64 and unrounded.
 """
 
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from .schema import Answer, Response
     from .sequence import Sequence
 
+# bounds of the Laya runtime's clamp
 CLAMP = (0.5, 5.0)
+
+_BUCKETS = ("2", "3_5", "6_10", "11")
+# Every name that a temperature can have: "choice", "choice.2", and so on.
+TEMPERATURE_NAMES = frozenset(
+    name for kind in QUESTION_TYPES for name in (kind, *(f"{kind}.{bucket}" for bucket in _BUCKETS))
+)
 
 
 class Temperatures:
@@ -35,7 +42,7 @@ class Temperatures:
         self._by_bucket: dict[tuple[str, str], float] = {
             (kind, bucket): _temperature(raw.get(f"{kind}.{bucket}", raw.get(kind, 1.0)), clamp)
             for kind in QUESTION_TYPES
-            for bucket in ("2", "3_5", "6_10", "11")
+            for bucket in _BUCKETS
         }
 
     def of(self, kind: str, n_options: int) -> float:
@@ -49,19 +56,38 @@ def bucket(n_options: int) -> str:
     return "6_10" if n_options <= 10 else "11"
 
 
+def as_number(value: Any) -> float:
+    """What the Laya runtime's configuration may hold in place of a temperature, as a float; NaN for what is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def clamped(temperature: float) -> float:
+    """The Laya runtime's rule: confined to `CLAMP`, and 1.0 for what is not finite."""
+    low, high = CLAMP
+    return min(high, max(low, temperature)) if math.isfinite(temperature) else 1.0
+
+
 def _temperature(value: Any, clamp: bool) -> float:
-    if isinstance(value, bool):
-        number = math.nan
-    else:
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
+    number = as_number(value)
     if clamp:
-        return min(CLAMP[1], max(CLAMP[0], number)) if math.isfinite(number) else 1.0
+        return clamped(number)
     if not (math.isfinite(number) and number > 0):
         raise FormatError(f"temperature {value!r} is not a finite positive number")
     return number
+
+
+def check_scores(logits: SequenceOf[float]) -> None:
+    """Refuse scores that come of faulty weights.
+
+    Raises:
+        FormatError: one is NaN or infinite.
+    """
+    # scores are float32, so this sum of theirs in float64 cannot overflow
+    if not math.isfinite(sum(logits)):
+        raise FormatError("the model's scores are not finite: its weights are faulty")
 
 
 def probabilities(logits: SequenceOf[float], temperature: float) -> list[float]:
@@ -70,11 +96,8 @@ def probabilities(logits: SequenceOf[float], temperature: float) -> list[float]:
     Raises:
         FormatError: a score is NaN or infinite, so the model's weights are faulty.
     """
+    check_scores(logits)
     top = max(logits)
-    # a NaN can hide from max, but not from this sum
-    total = sum(logits)
-    if not math.isfinite(total):
-        raise FormatError("the model's scores are not finite: its weights are faulty")
     exps = [math.exp((z - top) / temperature) for z in logits]
     total = math.fsum(exps)
     return [e / total for e in exps]
@@ -108,6 +131,9 @@ def answer(
     `logits`: [n_options] in slot order, as the model computes them for the markers of `sequence`
     (`in_option_order` has not been applied). `sequence` adds ``x_truncated`` where the state was
     cut and ``x_options`` where options became identical; None leaves both out.
+
+    Raises:
+        FormatError: a score is NaN or infinite.
     """
     options = question.options
     p = probabilities(logits, temperatures.of(question.type, len(options)))
@@ -157,7 +183,7 @@ def response(
 ) -> Response:
     """The envelope: an answer by question id, in the order received, and the tokens read.
 
-    `logits` holds one row for each question, in slot order.
+    `logits` holds one row for each question, in slot order. Raises as `answer`.
     """
     return {
         "model": model,

@@ -1,42 +1,53 @@
 """A Laya checkpoint directory as a model source, in GGUF's keys and tensor names.
 
-So config.py checks a directory as it checks a file, `skyinfer.load` takes either, and convert.py has only
-to write down what is said here. No torch: weights are mapped from safetensors. What the Laya runtime makes
-of the tokenizer's files is tokenizer.py's knowledge; the text of the chat template is template.py's.
+So config.py checks a directory as it checks a file, `skyinfer.load` takes either, and conversion.py has
+only to write down what is said here. No torch: weights are mapped from safetensors. What the Laya runtime makes
+of the tokenizer's files is hf_tokenizer.py's knowledge; the text of the chat template is template.py's.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from reprlib import repr  # values of a hostile file may be long or deeply nested
+from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from .answer import as_number, clamped
 from .config import (
     ARCHITECTURE,
     DEFAULT_MAX_TOKENS,
     DEFAULT_PERIOD,
     DEFAULT_ROPE_BASE_GLOBAL,
     DEFAULT_ROPE_BASE_LOCAL,
-    QUESTION_TYPES,
     TEMPERATURE_KEY,
     ModelConfig,
 )
 from .errors import FormatError
-from .gguf import STORED_DTYPES, TensorInfo, finite
+from .files import JsonFile, checked_path, name_as_text
+from .gguf import (
+    STORED_DTYPES,
+    TOKEN_CONTROL,
+    TOKEN_NORMAL,
+    TOKEN_UNUSED,
+    TOKEN_USER_DEFINED,
+    TensorInfo,
+    finite,
+)
 from .safetensors import StoredTensor, map_tensors
+from .schema import QUESTION_TYPES
 
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
-# bounds of the Laya runtime's clamp
-_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 0.5, 5.0
 
+# what `tokenizer.ggml.pre` may be: llama.cpp's names for the tokenizers of ModernBERT encoders
+_PRES = ("modern-bert", "gpt-2", "mmbert", "granite-embed-multi-97m", "granite-embed-multi-311m")
+
+# the runtime's name of an option bucket -> GGUF's
 _BUCKETS = {"2": "2", "3-5": "3_5", "6-10": "6_10", "11+": "11"}
 
 _TOP_LEVEL = {
@@ -70,8 +81,6 @@ _UNUSED = ("act_head.", "temperature")
 # safetensors type of a weight -> GGML type (GGMLQuantizationType of the gguf package)
 _GGML_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
 
-# token types of a GGUF vocabulary (TokenType of the gguf package)
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED_TOKEN = 1, 3, 4, 5
 _METASPACE = "\u2581"
 
 
@@ -97,27 +106,34 @@ class Checkpoint:
         Args:
             directory: holds rl_agent_config.json (or julia_config.json), encoder/, tokenizer/ and
                 model.safetensors (or its shards).
-            pre: `tokenizer.ggml.pre`, where the tokenizer's structure should not decide.
+            pre: `tokenizer.ggml.pre`, where the tokenizer's structure should not decide: one of llama.cpp's names for
+                tokenizers of ModernBERT encoders.
             name: `general.name`; the directory's own by default.
 
         Raises:
             FormatError: not a checkpoint, or a faulty one; the message names the file and the entry,
-                or the tensor with what was expected and found.
+                or the tensor with what was expected and found. Or `pre` is not known, or `name` is no text.
+            TypeError: `pre` or `name` is not a string.
             OSError: a file cannot be read.
         """
-        directory = Path(directory)
+        directory = checked_path(directory)
+        _check_names(pre, name)
         if not directory.is_dir():
             raise FormatError(f"{directory}: not a checkpoint directory")
-        agent = _JsonFile.one_of(directory, "rl_agent_config.json", "julia_config.json")
-        encoder = _JsonFile.read(directory / "encoder" / "config.json")
-        metadata = _metadata(agent, encoder, name or directory.resolve().name)
+        agent = JsonFile.one_of(directory, "rl_agent_config.json", "julia_config.json")
+        encoder = JsonFile.read(directory / "encoder" / "config.json")
+        is_julia = agent.path.name == "julia_config.json" or agent.get("architecture") == "JuliaDecisionModel"
+        policy = directory / "inference-policy.json"
+        lengths = JsonFile.read(policy) if is_julia and policy.exists() else JsonFile(policy, {})
+        name = name_as_text(directory.resolve().name) or "model" if name is None else name
+        metadata = _metadata(agent, encoder, lengths, name)
         stored = _stored_tensors(directory)
         _check_embedding(directory, metadata, stored)
         metadata |= _tokenizer_metadata(
             directory / "tokenizer",
             metadata[f"{ARCHITECTURE}.vocab_size"],
             pre,
-            julia=agent.path.name.startswith("julia") or agent.get("architecture") == "JuliaDecisionModel",
+            is_julia=is_julia,
         )
         config = ModelConfig.from_metadata(metadata, directory)
         return cls(directory, metadata, _match_tensors(directory, config, stored))
@@ -174,67 +190,34 @@ class Checkpoint:
 # ----------------------------------------------------------------------------------------- configuration
 
 
-class _JsonFile:
-    """A JSON object in a file, with typed access that names file and entry in its errors."""
-
-    def __init__(self, path: Path, content: dict[str, Any]) -> None:
-        self.path = path
-        self.content = content
-
-    @classmethod
-    def read(cls, path: Path) -> _JsonFile:
-        try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise FormatError(f"{path}: is missing (not a Laya checkpoint?)") from None
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}: is not JSON: {error}") from None
-        if not isinstance(content, dict):
-            raise FormatError(f"{path}: expected a JSON object")
-        return cls(path, content)
-
-    @classmethod
-    def one_of(cls, directory: Path, *names: str) -> _JsonFile:
-        for name in names:
-            if (directory / name).is_file():
-                return cls.read(directory / name)
-        raise FormatError(f"{directory}: not a Laya checkpoint: {' and '.join(names)} are missing")
-
-    def get(self, key: str) -> Any:
-        return self.content.get(key)
-
-    def fail(self, key: str, message: str) -> NoReturn:
-        raise FormatError(f"{self.path}: {key}: {message}")
-
-    def whole(self, key: str, default: int | None = None, least: int = 0) -> int:
-        value = self.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            self.fail(key, "is missing")
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.fail(key, f"expected a whole number, found {repr(value)}")
-        if not least <= value < 1 << 31:
-            self.fail(key, f"{value} is out of range")
-        return int(value)
-
-    def number(self, key: str, value: Any) -> float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            self.fail(key, f"expected a number, found {repr(value)}")
-        try:
-            return float(value)
-        except OverflowError:
-            self.fail(key, f"{value} is out of range")
+def _check_names(pre: str | None, name: str | None) -> None:
+    """Refuse what the caller wants to call the model or its tokenizer, where GGUF or llama.cpp would."""
+    for key, value in (("pre", pre), ("name", name)):
+        if not isinstance(value, (str, type(None))):
+            raise TypeError(f"{key} must be a string, not {type(value).__name__}")
+    if pre is not None and pre not in _PRES:
+        raise FormatError(
+            f"tokenizer.ggml.pre: {short_repr(pre)} is not llama.cpp's name for a tokenizer of a ModernBERT encoder; "
+            f"use one of {', '.join(_PRES)}"
+        )
+    if name is not None:
+        if not name:
+            raise FormatError("general.name: must not be empty")
+        if name != name_as_text(name):
+            raise FormatError(f"general.name: {short_repr(name)} is not Unicode text")
 
 
-def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]:
-    """GGUF keys of everything but tokenizer and file type, in the order llama.cpp's converter has."""
+def _metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) -> dict[str, Any]:
+    """GGUF keys of everything but tokenizer and file type, in the order llama.cpp's converter has.
+
+    `lengths` holds what Julia keeps in a file of its own.
+    """
     layout = agent.get("option_layout")
     if layout not in (None, "sequential"):
-        agent.fail("option_layout", f"{repr(layout)} is not supported (sequential is)")
+        agent.fail("option_layout", f"{short_repr(layout)} is not supported (sequential is)")
     model_type = encoder.get("model_type")
     if model_type not in (None, "modernbert"):
-        encoder.fail("model_type", f"expected 'modernbert', found {repr(model_type)}")
+        encoder.fail("model_type", f"expected 'modernbert', found {short_repr(model_type)}")
 
     n_layers = encoder.whole("num_hidden_layers", least=1)
     n_head_blocks = agent.whole("head_layers")
@@ -249,17 +232,12 @@ def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]
     if activation == "swish":
         activation = "silu"
     if activation not in ("gelu", "silu"):
-        encoder.fail("hidden_activation", f"{repr(activation)} is not supported (gelu and silu are)")
+        encoder.fail("hidden_activation", f"{short_repr(activation)} is not supported (gelu and silu are)")
     pooling = encoder.get("classifier_pooling") or "cls"
     if pooling not in ("mean", "cls"):
-        encoder.fail("classifier_pooling", f"{repr(pooling)} is not supported (cls and mean are)")
-    # Julia keeps its lengths in a file of their own
-    policy_path = agent.path.with_name("inference-policy.json")
-    policy = _JsonFile(policy_path, {})
-    if agent.path.name.startswith("julia") and policy_path.is_file():
-        policy = _JsonFile.read(policy_path)
-    max_tokens = policy.whole("max_length", DEFAULT_MAX_TOKENS, least=1)
-    max_head_tokens = policy.whole("head_length", _DEFAULT_MAX_HEAD_TOKENS, least=1)
+        encoder.fail("classifier_pooling", f"{short_repr(pooling)} is not supported (cls and mean are)")
+    max_tokens = lengths.whole("max_length", DEFAULT_MAX_TOKENS, least=1)
+    max_head_tokens = lengths.whole("head_length", _DEFAULT_MAX_HEAD_TOKENS, least=1)
 
     keys: dict[str, Any] = {
         "block_count": n_layers + n_head_blocks,
@@ -289,7 +267,7 @@ def _metadata(agent: _JsonFile, encoder: _JsonFile, name: str) -> dict[str, Any]
     return metadata
 
 
-def _rope_bases(encoder: _JsonFile) -> tuple[float, float]:
+def _rope_bases(encoder: JsonFile) -> tuple[float, float]:
     """Bases of global and local layers, from whichever of the spellings is there."""
     parameters = encoder.get("rope_parameters") or encoder.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
@@ -310,7 +288,7 @@ def _rope_bases(encoder: _JsonFile) -> tuple[float, float]:
     )
 
 
-def _period(encoder: _JsonFile, n_layers: int) -> int:
+def _period(encoder: JsonFile, n_layers: int) -> int:
     """Every how many layers one is global. `layer_types` wins over the number, and has to have a period
     because GGUF stores nothing else."""
     period = encoder.whole("global_attn_every_n_layers", DEFAULT_PERIOD, least=1)
@@ -330,11 +308,11 @@ def _period(encoder: _JsonFile, n_layers: int) -> int:
     encoder.fail("layer_types", "full attention does not recur with a period from layer 0 on")
 
 
-def _temperatures(agent: _JsonFile) -> Iterator[tuple[str, float]]:
+def _temperatures(agent: JsonFile) -> Iterator[tuple[str, float]]:
     """Temperatures by GGUF name, raw where they are usable and as the Laya runtime reads them where not."""
     base = agent.get("temperature") if "temperature" in agent.content else [1.0, 1.0, 1.0]
     if not isinstance(base, list) or len(base) != 3:
-        agent.fail("temperature", f"expected a list of 3 numbers, found {repr(base)}")
+        agent.fail("temperature", f"expected a list of 3 numbers, found {short_repr(base)}")
     for index, value in enumerate(base):
         yield QUESTION_TYPES[index], _temperature(f"temperature[{index}]", value)
     by_options = agent.content.get("temperature_by_options", {})
@@ -349,18 +327,11 @@ def _temperatures(agent: _JsonFile) -> Iterator[tuple[str, float]]:
 
 
 def _temperature(entry: str, value: Any) -> float:
-    applied = number = 1.0
-    try:
-        number = applied = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if not np.isfinite(number):
-        applied = 1.0
     # a file stores float32, and no reader takes a temperature of zero; the clamp gives the same answer
-    elif not 1e-30 < number < 1e30:
-        applied = min(_MOST_TEMPERATURE, max(_LEAST_TEMPERATURE, number))
+    number = as_number(value)
+    applied = number if 1e-30 < number < 1e30 else clamped(number)
     if applied != number:
-        _warn(f"{entry}={repr(value)} is not a usable temperature; {applied:g} is used instead")
+        _warn(f"{entry}={short_repr(value)} is not a usable temperature; {applied:g} is used instead")
     return applied
 
 
@@ -371,14 +342,14 @@ def _warn(message: str) -> None:
 # --------------------------------------------------------------------------------------------- tokenizer
 
 
-def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, julia: bool) -> dict[str, Any]:
+def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
     """Keys of the vocabulary, the special tokens and the template."""
+    from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
     from .template import julia_template, laya_template
-    from .tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 
     settings = tokenizer_config(directory)
     canonical = canonical_tokenizer_json(directory)
-    tokenizer = _JsonFile(directory / "tokenizer.json", json.loads(canonical))
+    tokenizer = JsonFile.parse(directory / "tokenizer.json", canonical)
     model = tokenizer.content["model"]
     if model.get("type") != "BPE":
         tokenizer.fail("model.type", f"{model.get('type')!r} is not supported (BPE is)")
@@ -388,7 +359,7 @@ def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, ju
     def required(role: str) -> tuple[str, int]:
         text = special_token_text(settings, role)
         if text not in ids:
-            tokenizer.fail(f"{role}_token", f"{text!r} is not in the vocabulary")
+            settings.fail(f"{role}_token", f"{text!r} is not in the vocabulary")
         return text, ids[text]
 
     def optional(role: str) -> int | None:
@@ -420,7 +391,7 @@ def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, ju
         "token_type_count": len(QUESTION_TYPES),
     }
     metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
-    template = julia_template if julia else laya_template
+    template = julia_template if is_julia else laya_template
     metadata["tokenizer.chat_template.systemone"] = template(cls_text, sep_text, mask_text)
     metadata["tokenizer.chat_templates"] = ["systemone"]
     metadata["tokenizer.huggingface.json"] = canonical
@@ -435,7 +406,7 @@ def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, ju
 
 
 def _vocabulary(
-    tokenizer: _JsonFile,
+    tokenizer: JsonFile,
     model: dict[str, Any],
     added: Mapping[int, dict[str, Any]],
     vocab_size: int,
@@ -461,18 +432,18 @@ def _tokens(
 ) -> tuple[list[str], list[int]]:
     """Token texts and types in id order, as llama.cpp's converter gives them."""
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
-    types = [_UNUSED_TOKEN] * vocab_size
+    types = [TOKEN_UNUSED] * vocab_size
     for text, token_id in ids.items():
-        tokens[token_id], types[token_id] = text, _NORMAL
+        tokens[token_id], types[token_id] = text, TOKEN_NORMAL
     for token_id, token in added.items():
         text = token["content"]
         if token.get("special") is True or _looks_special(text):
-            types[token_id] = _CONTROL
+            types[token_id] = TOKEN_CONTROL
         else:
-            types[token_id], text = _USER_DEFINED, text.replace(_METASPACE, " ")
+            types[token_id], text = TOKEN_USER_DEFINED, text.replace(_METASPACE, " ")
             # the reference never matches the added runs of spaces, so they must not be cut out of text
             if runs_of_spaces and text and not text.strip(" "):
-                types[token_id], text = _NORMAL, _METASPACE * len(text)
+                types[token_id], text = TOKEN_NORMAL, _METASPACE * len(text)
         tokens[token_id] = text
     return tokens, types
 
@@ -491,7 +462,7 @@ def _merges(model: dict[str, Any]) -> list[str]:
     return [" ".join(part.replace(" ", "\u0120") for part in pair) for pair in pairs]
 
 
-def _pre_of(tokenizer: _JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -> str:
+def _pre_of(tokenizer: JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -> str:
     """llama.cpp's name for how text is split before merging, told from the tokenizer's structure."""
 
     def flat(part: Any, inner: str) -> list[dict[str, Any]]:
@@ -574,9 +545,9 @@ def _match_tensors(
 def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Tensors of model.safetensors, or of the shards its index lists."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
-    if single.is_file() or not index.is_file():
+    if single.exists() or not index.exists():
         return dict(map_tensors(single))
-    listing = _JsonFile.read(index)
+    listing = JsonFile.read(index)
     places = listing.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         listing.fail("weight_map", "expected an object of file names")
@@ -584,11 +555,13 @@ def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     for file in sorted(set(places.values())):
         if Path(file).name != file:
             listing.fail("weight_map", f"{file!r} lies outside the checkpoint")
+        if not (directory / file).exists():
+            listing.fail("weight_map", f"{file!r} is missing")
         for name, stored in map_tensors(directory / file):
             if name in out:
                 listing.fail("weight_map", f"tensor {name} is in two shards")
             out[name] = stored
     for name, file in places.items():
         if name not in out:
-            listing.fail("weight_map", f"tensor {name} is not in {file}")
+            listing.fail("weight_map", f"tensor {short_repr(name)} is not in {file!r}, nor in another shard")
     return out

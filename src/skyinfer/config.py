@@ -15,11 +15,13 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from .answer import TEMPERATURE_NAMES
 from .errors import FormatError
+from .files import name_as_text
 from .gguf import TensorInfo, shown
+from .schema import QUESTION_TYPES
 
 ARCHITECTURE = "modern-bert"
-QUESTION_TYPES = ("choice", "score", "noul")
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
 
 # what the Laya runtime takes where a checkpoint does not say
@@ -182,7 +184,7 @@ class ModelConfig:
         if cls_key not in metadata:
             cls_key = "tokenizer.ggml.bos_token_id"
         return cls(
-            name=keys.text("general.name", path.stem or "model"),
+            name=keys.text("general.name", name_as_text(path.stem) or "model"),
             n_layers=n_layers,
             n_head_blocks=n_head_blocks,
             d_model=d_model,
@@ -363,11 +365,12 @@ class _Keys:
         return size // 2, tuple(period != 0 and i % period == 0 for i in range(n_layers))
 
     def temperatures(self) -> dict[str, float]:
-        out = dict.fromkeys(QUESTION_TYPES, 1.0)
+        """In the file's order. A name that no question looks up is nobody's temperature, and is left out."""
+        out: dict[str, float] = dict.fromkeys(QUESTION_TYPES, 1.0)
         for key in self.metadata:
-            if key.startswith(TEMPERATURE_KEY):
-                name = key[len(TEMPERATURE_KEY) :]
-                out[name] = self.number(key[len(ARCHITECTURE) + 1 :])
+            name = key.removeprefix(TEMPERATURE_KEY)
+            if name != key and name in TEMPERATURE_NAMES:
+                out[name] = self.number(f"decision.temperature.{name}")
         return out
 
 

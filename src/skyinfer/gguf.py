@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from .errors import FormatError
+from .files import checked_path, faults_named, open_regular
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | list[Any]
@@ -38,6 +39,8 @@ _FIXED = {
 }  # fmt: skip
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
+# values of tokenizer.ggml.token_type (the GGUF specification)
+TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 1, 3, 4, 5
 
 # The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
 STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
@@ -94,11 +97,12 @@ class GGUFFile:
             FormatError: not a GGUF file, or a faulty one; the message names the key or tensor.
             OSError: the file cannot be read.
         """
-        path = Path(path)
+        path = checked_path(path)
         if path.is_dir():
             raise FormatError(f"{path}: is a directory, not a GGUF file")
-        with path.open("rb") as file:
-            head = file.read(64)
+        with faults_named(path), open_regular(path) as file:
+            # files of /proc claim to be empty, too, and reading one may wait
+            head = file.read(64) if os.fstat(file.fileno()).st_size else b""
             _check_magic(path, head)
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:

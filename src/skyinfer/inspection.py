@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .answer import CLAMP
+from .answer import clamped
 from .config import ModelConfig, ModelSource
 from .gguf import GGUFFile
 from .template import KEY as TEMPLATE_KEY
@@ -48,7 +48,6 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
         row["tensors"] += 1
         row["parameters"] += math.prod(info.shape)
         row["bytes"] += info.n_bytes
-    low, high = CLAMP
     description: dict[str, Any] = {
         "path": os.fspath(source.path),
         "format": f"GGUF {source.version}" if isinstance(source, GGUFFile) else "checkpoint directory",
@@ -73,11 +72,7 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
             "max_tokens": config.max_tokens,
             "max_head_tokens": config.max_head_tokens,
             "temperatures": config.temperatures,
-            "clamped": {
-                name: min(high, max(low, value))
-                for name, value in config.temperatures.items()
-                if not low <= value <= high
-            },
+            "clamped": {name: clamped(value) for name, value in config.temperatures.items() if clamped(value) != value},
         },
         "tokenizer": {
             **_tokenizer(source.metadata),

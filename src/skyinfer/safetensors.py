@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .errors import FormatError
+from .files import faults_named, open_regular
 
 # bytes of one value
 _ITEM_BYTES = {
@@ -46,20 +47,22 @@ def map_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise FormatError(f"{path}: is missing (not a Laya checkpoint?)")
-    with path.open("rb") as file:
-        head = file.read(64)
+    try:
+        with faults_named(path), open_regular(path) as opened:
+            head = opened.read(64)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: is missing (not a Laya checkpoint?)") from None
     if head.startswith(b"version https://git-lfs"):
         raise FormatError(f"{path}: this is a Git LFS pointer; fetch it with `git lfs pull`")
     try:
-        with safe_open(path, "numpy") as file:
+        with faults_named(path), safe_open(path, "numpy") as file:
             # safetensors refuses gaps, so sizes in file order give the places
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             stated = {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
     except SafetensorError as error:
         raise FormatError(f"{path}: not a safetensors file: {error}") from None
-    data = np.memmap(path, np.uint8, mode="r")
+    with faults_named(path):
+        data = np.memmap(path, np.uint8, mode="r")
     offset = 8 + int.from_bytes(head[:8], "little")
     for name, (dtype, shape) in stated.items():
         if dtype not in _ITEM_BYTES:

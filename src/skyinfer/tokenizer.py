@@ -2,7 +2,8 @@
 
 The work itself is done by the ``tokenizers`` package. This module decides *which* tokenizer that
 is: the file's own ``tokenizer.huggingface.json``, or one rebuilt from ``tokenizer.ggml.*`` where a
-file has no such key. It leaves the layout of a sequence to sequence.py and never sees a request.
+file has no such key. How a checkpoint directory comes to such a text is hf_tokenizer.py's business,
+the layout of a sequence is sequence.py's.
 
 Both sources are untrusted. Everything that can be wrong in them is a FormatError at load time, and
 a loaded Tokenizer is never changed again, so threads may share it without a lock.
@@ -15,25 +16,24 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
-from reprlib import repr  # values of a hostile file may be long or deeply nested
+from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FormatError
+from .gguf import TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_USER_DEFINED
 
 if TYPE_CHECKING:
     import tokenizers
-    from tokenizers import AddedToken
 
 HUGGINGFACE_JSON = "tokenizer.huggingface.json"
 _TOKENS, _TYPES, _MERGES = (f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "merges"))
 _PRE = "tokenizer.ggml.pre"
 _NORMALIZER = "skycmd.tokenizer.normalizer"
 
-# Values of tokenizer.ggml.token_type (GGUF specification).
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+# What `tokenizer.ggml.pre` may be for a tokenizer to be rebuilt from tokenizer.ggml.* alone.
+_REBUILT = ("modern-bert", "gpt-2", "mmbert")
 
-_MAX_JSON_BYTES = 256 << 20
+_MAX_JSON_CHARACTERS = 256 << 20
 _MAX_TOKENS = 1 << 22
 # A normalizer may put this many characters in place of one match: enough for any real one, too few
 # for a file that turns a short text into gigabytes (test_tokenizer.py::test_growing_normalizer).
@@ -44,8 +44,11 @@ _MAX_GROWTH = 1024
 _LENGTHENING = {"ByteLevel": 4.0, "NFKC": 18.0, "NFKD": 18.0, "NFD": 4.0, "NFC": 3.0, "BertNormalizer": 4.0}
 
 # Questions come back request after request; remembering their tokens saves most of the tokenizing.
-# Bounds are chosen so that the memory of a hostile caller's texts stays at a few megabytes.
-_REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 1024, 512
+# A character takes at most 4 bytes and a token 36 (test_tokenizer.py::test_what_is_remembered_is_bounded).
+_REMEMBERED_TEXTS, _REMEMBERED_LENGTH, _REMEMBERED_TOKENS = 1024, 512, 128
+
+# Characters from which on a text is worth another thread: some 20 ms of tokenizing.
+_LONG_TEXT = 1 << 14
 
 
 class SpecialIds(Protocol):
@@ -65,13 +68,14 @@ class Tokenizer:
     """An immutable tokenizer and the three special tokens that a sequence is laid out with.
 
     Attributes:
-        cls_id, sep_id, mask_id: token ids of the layout; cls_text, sep_text, mask_text: their
-        texts. keeps_tail: a text cut to a number of tokens keeps its last ones (``truncation_side``
-        "left"
-            in the checkpoint), as the Laya runtime does for options. Nearly always False.
+        cls_id, sep_id, mask_id: token ids of the layout.
+        cls_text, sep_text, mask_text: their texts.
+        keeps_tail: an option cut to a number of tokens keeps its last ones, as the Laya runtime does where the
+            checkpoint has ``truncation_side`` "left". Nearly always False.
     """
 
     __slots__ = (
+        "_encode_batch",
         "_encode_one",
         "_remember",
         "cls_id",
@@ -90,12 +94,13 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         _check_model(backend, source)
-        with _faults_named(source):
+        with faults_named(source):
             _check_growth([json.loads(part.__getstate__()) for part in _steps(backend)], source)
         _check_ids(backend, special, source)
-        # Not a batch call: those are some 20 % faster, but start the package's own pool of threads,
-        # which a process that forks or has a CPU quota did not ask for.
-        self._encode_one = backend.encode
+        # A batch call lets go of the GIL, but starts the package's own pool of threads, which a process that forks
+        # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
+        # form leaves out offsets, which nobody reads.
+        self._encode_one, self._encode_batch = backend.encode, backend.encode_batch_fast
         self._remember = lru_cache(_REMEMBERED_TEXTS)(self._encode_tuple)
         self.cls_id, self.cls_text = (
             special.cls_id,
@@ -121,19 +126,22 @@ class Tokenizer:
         if text is not None:
             if not isinstance(text, str):
                 raise FormatError(f"{HUGGINGFACE_JSON} must be a string")
-            return cls(_parse(text, HUGGINGFACE_JSON), special, HUGGINGFACE_JSON)
+            return cls(parse(text, HUGGINGFACE_JSON), special, HUGGINGFACE_JSON)
         return cls(_rebuild(metadata, special.mask_id), special, _TOKENS)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text` by itself: no special tokens are added, nothing is cut.
 
-        Text that spells a special token gives that token's id, as in the Laya runtime.
+        Text that spells a special token gives that token's id, as in the Laya runtime. Long texts are tokenized
+        without the GIL, so other threads go on.
 
         Raises:
             UnicodeEncodeError: the text holds a lone surrogate.
             FormatError: the model's tokenizer fails on this text.
         """
         try:
+            if len(text) > _LONG_TEXT:
+                return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
             if not isinstance(error, Exception) and not _is_panic(error):
@@ -141,16 +149,30 @@ class Tokenizer:
             text.encode()  # a lone surrogate is the caller's fault and says so itself
             raise FormatError(f"the model's tokenizer fails on a text: {error}") from error
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, one after another: a thread pool costs more than short texts."""
-        return [self.encode(text) for text in texts]
-
     def encode_repeated(self, text: str) -> Sequence[int]:
-        """`encode` for texts that tend to come again (instructions, options), remembering some."""
-        return self._remember(text) if len(text) <= _REMEMBERED_LENGTH else self.encode(text)
+        """`encode` for texts that tend to come again (instructions, options).
+
+        The last 1024 different ones are remembered, of those that have at most 512 characters and 128 tokens: less
+        than 10 MB, whatever the texts.
+        """
+        if len(text) > _REMEMBERED_LENGTH:
+            return self.encode(text)
+        try:
+            return self._remember(text)
+        except _TooManyTokens as error:
+            return error.ids
 
     def _encode_tuple(self, text: str) -> tuple[int, ...]:
-        return tuple(self.encode(text))
+        ids = tuple(self.encode(text))
+        if len(ids) > _REMEMBERED_TOKENS:  # what is raised is not remembered
+            raise _TooManyTokens(ids)
+        return ids
+
+
+class _TooManyTokens(Exception):
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        super().__init__()
+        self.ids = ids
 
 
 # ------------------------------------------------------------------------------ what may go wrong
@@ -162,7 +184,7 @@ def _is_panic(error: BaseException) -> bool:
 
 
 @contextmanager
-def _faults_named(source: str) -> Iterator[None]:
+def faults_named(source: str) -> Iterator[None]:
     """Turn every failure of the ``tokenizers`` package, panics included, into a FormatError."""
     try:
         yield
@@ -174,12 +196,17 @@ def _faults_named(source: str) -> Iterator[None]:
         raise
 
 
-def _parse(text: str, source: str) -> tokenizers.Tokenizer:
+def parse(text: str, source: str) -> tokenizers.Tokenizer:
+    """The ``tokenizers`` package's tokenizer of a tokenizer.json, once its steps are known to be bounded.
+
+    Raises:
+        FormatError: faulty; the message begins with `source`.
+    """
     from tokenizers import Tokenizer as Backend
 
-    if len(text) > _MAX_JSON_BYTES:
-        raise FormatError(f"{source}: larger than {_MAX_JSON_BYTES} bytes")
-    with _faults_named(source):
+    if len(text) > _MAX_JSON_CHARACTERS:
+        raise FormatError(f"{source}: longer than {_MAX_JSON_CHARACTERS} characters")
+    with faults_named(source):
         # before the package sees it, which normalizes the added tokens at once
         content = json.loads(text)
         _check_growth([content.get("normalizer"), content.get("pre_tokenizer")], source)
@@ -236,7 +263,7 @@ def _growth(step: Mapping[str, Any]) -> float:
 
 
 def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str) -> None:
-    with _faults_named(source):
+    with faults_named(source):
         largest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     if largest < 0:
         raise FormatError(f"{source}: the vocabulary is empty")
@@ -265,16 +292,15 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
         raise FormatError(f"{_TYPES} must be a list of {len(tokens)} integers, one for each token")
     model = metadata.get("tokenizer.ggml.model", "gpt2")
     pre = metadata.get(_PRE)
-    if model != "gpt2" or pre not in ("modern-bert", "gpt-2", "mmbert"):
+    if model != "gpt2" or pre not in _REBUILT:
         raise FormatError(
-            f"{_PRE} {repr(pre)} (model {repr(model)}) is not one that skyinfer can rebuild (modern-bert,"
-            f" gpt-2, mmbert); convert the checkpoint with `skyinfer convert`, which writes"
-            f" {HUGGINGFACE_JSON}"
+            f"{_PRE} {short_repr(pre)} (model {short_repr(model)}) is not one that skyinfer can rebuild"
+            f" ({', '.join(_REBUILT)}); convert the checkpoint with `skyinfer convert`, which writes {HUGGINGFACE_JSON}"
         )
     metaspace = pre == "mmbert"
 
-    vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED}
-    if len(vocab) + types.count(_UNUSED) != len(tokens):
+    vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TOKEN_UNUSED}
+    if len(vocab) + types.count(TOKEN_UNUSED) != len(tokens):
         raise FormatError(f"{_TOKENS}: {len(tokens) - len(vocab)} tokens repeat another one's text")
     pairs: list[tuple[str, str]] = []
     for i, merge in enumerate(merges):
@@ -289,9 +315,9 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
         if type(unknown) is int and 0 <= unknown < len(tokens):
             options = {"unk_token": tokens[unknown], "fuse_unk": True}
         options["byte_fallback"] = True
-    with _faults_named(_MERGES):
+    with faults_named(_MERGES):
         backend = Tokenizer(models.BPE(vocab=vocab, merges=pairs, **options))
-    with _faults_named(_TOKENS):
+    with faults_named(_TOKENS):
         steps = _unicode_form(metadata, "NFC" if pre == "modern-bert" else "")
         if metaspace:
             # Every text starts a word and so does every space (llama.cpp's rule for this name).
@@ -310,13 +336,13 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
             [
                 AddedToken(
                     tokens[i],
-                    special=kind == _CONTROL,
-                    normalized=kind == _USER_DEFINED and not metaspace,
+                    special=kind == TOKEN_CONTROL,
+                    normalized=kind == TOKEN_USER_DEFINED and not metaspace,
                     lstrip=i in lstrip,
                     rstrip=i in rstrip,
                 )
                 for i, kind in enumerate(types)
-                if kind in (_CONTROL, _USER_DEFINED)
+                if kind in (TOKEN_CONTROL, TOKEN_USER_DEFINED)
             ]
         )
     return backend
@@ -340,7 +366,7 @@ def _unicode_form(metadata: Mapping[str, Any], default: str) -> list[Any]:
     if name == "":
         return []
     if name not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise FormatError(f"{_NORMALIZER} {repr(name)} must be NFC, NFD, NFKC, NFKD or empty")
+        raise FormatError(f"{_NORMALIZER} {short_repr(name)} must be NFC, NFD, NFKC, NFKD or empty")
     return [getattr(normalizers, name)()]
 
 
@@ -352,218 +378,3 @@ def _id_set(metadata: Mapping[str, Any], side: str, n_tokens: int, default: set[
     if not isinstance(value, list) or not all(type(i) is int and 0 <= i < n_tokens for i in value):
         raise FormatError(f"{key} must be a list of token ids below {n_tokens}")
     return set(value)
-
-
-# -------------------------------------------------------------------------------- from a checkpoint
-
-
-_SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-# Classes under which transformers takes tokenizer.json as it is.
-_PLAIN_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
-
-
-def canonical_tokenizer_json(tokenizer_dir: str | Path) -> str:
-    """The tokenizer.json that behaves as the Laya runtime's tokenizer does on `tokenizer_dir`.
-
-    The runtime loads the directory with transformers 5, whose tokenizer is not tokenizer.json
-    alone: tokens of ``added_tokens_decoder`` in tokenizer_config.json are registered again and
-    their attributes win (lstrip, rstrip, normalized, special); special tokens that tokenizer.json
-    lacks are appended; truncation and padding are dropped, except that the side options are cut on
-    stays. A GemmaTokenizer gets its pipeline from the class and only vocabulary and merges from the
-    file.
-
-    Raises:
-        FormatError: a file is missing or faulty, or asks for what only transformers can do.
-    """
-    from tokenizers import AddedToken
-
-    directory = Path(tokenizer_dir)
-    config = tokenizer_config(directory)
-    name = config.get("tokenizer_class") or "TokenizersBackend"
-    kind = name.removesuffix("Fast") if isinstance(name, str) else name
-    if kind not in (*_PLAIN_CLASSES, "GemmaTokenizer"):
-        raise FormatError(
-            f"tokenizer_config.json: tokenizer_class {repr(name)} builds its tokenizer in Python code;"
-            f" save the tokenizer as PreTrainedTokenizerFast first"
-        )
-    if config.get("split_special_tokens"):
-        raise FormatError("tokenizer_config.json: split_special_tokens is not supported; remove it")
-
-    file = _read(directory, "tokenizer.json")
-    source = "tokenizer/tokenizer.json"
-    roles = dict.fromkeys(_SPECIAL_ROLES)
-    if kind == "GemmaTokenizer":
-        roles.update({role: f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")})
-    special = [_special(config, role) or default for role, default in roles.items()]
-    special += [_special_value(key, value) for key, value in _extra_special(config)]
-    added = _added_tokens(directory, config, file, {str(token) for token in special if token})
-    if kind == "GemmaTokenizer":
-        file = json.dumps(_gemma(file, str(special[2])), ensure_ascii=False)
-    backend = _parse(file, source)
-    with _faults_named(source):
-        known = {token.content for token in backend.get_added_tokens_decoder().values()}
-        known |= {token.content for token in added}
-        for token in special:
-            if token and str(token) not in known:
-                known.add(str(token))
-                added.append(AddedToken(token, special=True) if isinstance(token, str) else token)
-        named = {str(token) for token in special if token}
-        for token in added:
-            if token.content in named:
-                token.special = True
-        backend.add_tokens(added)
-        side = config.get("truncation_side") or (backend.truncation or {}).get("direction")
-        backend.no_padding()
-        backend.no_truncation()
-        if side == "left":
-            backend.enable_truncation(48, direction="left")
-        return backend.to_str()
-
-
-def tokenizer_config(tokenizer_dir: str | Path) -> dict[str, Any]:
-    """tokenizer_config.json of a checkpoint's tokenizer directory, as transformers reads it: where
-    it has no ``added_tokens_decoder``, the older special_tokens_map.json overrides its keys.
-
-    Raises:
-        FormatError: the file is missing or is not a JSON object.
-    """
-    directory = Path(tokenizer_dir)
-    config = _json_object(_read(directory, "tokenizer_config.json"), "tokenizer_config.json")
-    if "added_tokens_decoder" not in config and (directory / "special_tokens_map.json").exists():
-        name = "special_tokens_map.json"
-        config.update(_json_object(_read(directory, name), name))
-    return config
-
-
-def special_token_text(config: Mapping[str, Any], role: str) -> str:
-    """Text of the special token `role` ("cls", "sep", "mask", ...) in a tokenizer_config.json.
-
-    Raises:
-        FormatError: the key is missing, or neither a string nor an object with `content`.
-    """
-    token = _special(config, role)
-    if not token or not str(token):
-        raise FormatError(f"tokenizer_config.json: {role}_token is missing")
-    return token if isinstance(token, str) else str(token.content)
-
-
-def _read(directory: Path, name: str) -> str:
-    path = directory / name
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise FormatError(f"{path}: larger than {_MAX_JSON_BYTES} bytes")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FormatError(f"{path} is missing: a checkpoint keeps its tokenizer there") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: {error}") from error
-
-
-def _json_object(text: str, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{name}: not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise FormatError(f"{name}: must hold a JSON object")
-    return value
-
-
-def _special(config: Mapping[str, Any], role: str) -> Any:
-    return _special_value(f"{role}_token", config.get(f"{role}_token"))
-
-
-def _special_value(key: str, value: Any) -> Any:
-    """A special token as the str or AddedToken that transformers makes of it, or None."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, Mapping) and isinstance(value.get("content"), str):
-        return _added_token(value, key)
-    raise FormatError(f"tokenizer_config.json: {key} must be a string or an object with `content`")
-
-
-def _extra_special(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Model-specific ``*_token`` keys and extra special tokens, in the order they are added."""
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    named = [
-        (key, value)
-        for key, value in config.items()
-        if key.endswith("_token") and key.removesuffix("_token") not in _SPECIAL_ROLES and isinstance(value, str)
-    ]
-    if isinstance(extra, Mapping):
-        return named + list(extra.items())
-    if isinstance(extra, list):
-        return named + [("extra_special_tokens", value) for value in extra]
-    raise FormatError("tokenizer_config.json: extra_special_tokens must be a list or an object")
-
-
-def _added_tokens(directory: Path, config: Mapping[str, Any], file: str, special: set[str]) -> list[AddedToken]:
-    """The tokens that transformers registers on top of tokenizer.json, in the order it does.
-
-    Without ``added_tokens_decoder`` those are the ones of the older added_tokens.json and of
-    tokenizer.json itself.
-    """
-    entries = config.get("added_tokens_decoder")
-    listed: list[tuple[Any, Any]] = []
-    if entries is None:
-        if (directory / "added_tokens.json").exists():
-            older = _json_object(_read(directory, "added_tokens.json"), "added_tokens.json")
-            for text, token in older.items():
-                flag = text in special
-                listed.append((token, {"content": text, "special": flag, "normalized": not flag}))
-        own = _json_object(file, "tokenizer.json").get("added_tokens")
-        for entry in own if isinstance(own, list) else []:
-            if isinstance(entry, Mapping):
-                listed.append((entry.get("id"), entry))
-    elif isinstance(entries, Mapping):
-        listed += entries.items()
-    else:
-        raise FormatError("tokenizer_config.json: added_tokens_decoder must be an object")
-    try:
-        by_id = {int(token): value for token, value in listed}  # the last one of an id counts
-    except (TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"tokenizer_config.json: added_tokens_decoder: {error}") from error
-    return [_added_token(by_id[token], f"added_tokens_decoder.{token}") for token in sorted(by_id)]
-
-
-def _added_token(value: Any, key: str) -> Any:
-    from tokenizers import AddedToken
-
-    if not isinstance(value, Mapping) or not isinstance(value.get("content"), str):
-        raise FormatError(f"tokenizer_config.json: {key} must be an object with `content`")
-    flags = {
-        name: bool(value[name])
-        for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
-        if name in value
-    }
-    with _faults_named(f"tokenizer_config.json: {key}"):  # a lone surrogate is not text
-        return AddedToken(value["content"], **flags)
-
-
-def _gemma(file: str, unknown: str) -> dict[str, Any]:
-    """tokenizer.json with the pipeline that the class GemmaTokenizer always gives itself."""
-    data = _json_object(file, "tokenizer.json")
-    model = data.get("model")
-    if not isinstance(model, dict):
-        raise FormatError("tokenizer.json: model must be an object")
-    data["model"] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": unknown,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": True,
-        "ignore_merges": False,
-        "vocab": model.get("vocab"),
-        "merges": model.get("merges"),
-    }
-    data["added_tokens"] = []
-    data["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    data["pre_tokenizer"] = {
-        "type": "Split",
-        "pattern": {"String": " "},
-        "behavior": "MergedWithPrevious",
-        "invert": False,
-    }
-    return data

@@ -1,0 +1,167 @@
+"""Opens the files that a model is made of: regular ones only, with faults that name the file.
+
+A reader of a pipe may wait for ever and a device has no length to hold a header against, so both are refused before
+anything is read. JSON files come as objects with typed access; what their entries mean is left to their readers.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
+from typing import Any, BinaryIO, NoReturn
+
+from .errors import FormatError
+
+_MAX_BYTES = 256 << 20
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """`path` as a `Path`, which would take an empty one for the current directory.
+
+    Raises:
+        FormatError: the path is empty or holds a NUL character.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise FormatError(f"{text!r}: the path is empty; name a file")
+    if "\0" in text:
+        raise FormatError(f"{short_repr(text)}: the path holds a NUL character")
+    return Path(text)
+
+
+def name_as_text(name: str) -> str:
+    """A file's or directory's name as Unicode text: bytes of it that are none are written as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@contextmanager
+def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Give every OSError of the block the name of the file or stream that it is about, and its own cause."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error
+
+
+def kind_of(mode: int) -> str:
+    """What a path that is neither a regular file nor a directory is, from its `st_mode`."""
+    return _KINDS.get(stat.S_IFMT(mode), "a special file")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it.
+
+    Raises:
+        FormatError: neither a regular file nor a directory, so there is nothing to map or no end to it.
+        OSError: it cannot be opened; among them FileNotFoundError and IsADirectoryError.
+    """
+    # before it is opened, which makes some devices do something
+    _check_regular(path, os.stat(path))
+    # what comes in its place meanwhile is not waited for either
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
+    try:
+        _check_regular(path, os.fstat(file.fileno()))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise FormatError(f"{path}: is {kind_of(status.st_mode)}, not a regular file")
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8, whole.
+
+    Raises:
+        FormatError: it is missing, unreadable, too large, or not UTF-8.
+    """
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                raise FormatError(f"{path}: is larger than {_MAX_BYTES} bytes")
+            return file.read().decode("utf-8")
+    except FileNotFoundError:
+        raise FormatError(f"{path}: is missing (not a Laya checkpoint?)") from None
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: is not UTF-8: {error}") from None
+
+
+class JsonFile:
+    """A JSON object in a file, with typed access that names file and entry in its errors.
+
+    Attributes:
+        path: the file.
+        content: the object.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any]) -> None:
+        self.path = path
+        self.content = content
+
+    @classmethod
+    def read(cls, path: Path) -> JsonFile:
+        """Read a file.
+
+        Raises:
+            FormatError: it is missing, unreadable, too large, or not a JSON object.
+        """
+        return cls.parse(path, read_text(path))
+
+    @classmethod
+    def parse(cls, path: Path, text: str) -> JsonFile:
+        """The object that a file's text stands for. Raises as `read`."""
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{path}: is not JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise FormatError(f"{path}: expected a JSON object")
+        return cls(path, content)
+
+    @classmethod
+    def one_of(cls, directory: Path, *names: str) -> JsonFile:
+        """The first of the files that is there."""
+        for name in names:
+            if (directory / name).exists():
+                return cls.read(directory / name)
+        raise FormatError(f"{directory}: not a Laya checkpoint: {' and '.join(names)} are missing")
+
+    def get(self, key: str) -> Any:
+        return self.content.get(key)
+
+    def fail(self, key: str, message: str) -> NoReturn:
+        raise FormatError(f"{self.path}: {key}: {message}")
+
+    def whole(self, key: str, default: int | None = None, least: int = 0) -> int:
+        """A whole number below 2**31; null counts as absent."""
+        value = self.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            self.fail(key, "is missing")
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.fail(key, f"expected a whole number, found {short_repr(value)}")
+        if not least <= value < 1 << 31:
+            self.fail(key, f"{short_repr(value)} is out of range")
+        return int(value)
+
+    def number(self, key: str, value: Any) -> float:
+        """`value`, found at `key`, as a float."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            self.fail(key, f"expected a number, found {short_repr(value)}")
+        try:
+            return float(value)
+        except OverflowError:
+            self.fail(key, f"{short_repr(value)} is out of range")
