@@ -6,8 +6,10 @@ golden/llama_converter.json; key by key and byte by byte, ours may differ only w
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import shutil
 import struct
 import sys
@@ -210,16 +212,17 @@ def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
     [("fssfss", 3), ("ffffff", 1), ("fsssss", 6), ("fsfsfs", 2), ("sfssfs", 0), ("fsssff", 0)],
 )
 def test_layer_types_need_a_period(kinds: str, period: int, checkpoint: Path) -> None:
-    from skyinfer.checkpoint import _JsonFile, _period
+    from skyinfer.checkpoint import _period
+    from skyinfer.files import JsonFile
 
     names = {"f": "full_attention", "s": "sliding_attention"}
     path = checkpoint / "encoder" / "config.json"
     edit(path, global_attn_every_n_layers=None, layer_types=[names[kind] for kind in kinds])
     if period:
-        assert _period(_JsonFile.read(path), 6) == period
+        assert _period(JsonFile.read(path), 6) == period
     else:
         with pytest.raises(FormatError, match="layer_types: full attention does not recur"):
-            _period(_JsonFile.read(path), 6)
+            _period(JsonFile.read(path), 6)
 
 
 # ---------------------------------------------------------------------------------- temperatures
@@ -294,7 +297,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
             "only the default rope_type",
         ),
         ("encoder/config.json", {"global_rope_theta": -1.0}, "rope.freq_base: -1.0 is not"),
-        ("tokenizer/tokenizer_config.json", {"mask_token": None}, "mask_token is missing"),
+        ("tokenizer/tokenizer_config.json", {"mask_token": None}, "mask_token: is missing"),
         ("tokenizer/tokenizer_config.json", {"cls_token": "<start>"}, "600 rows|cls_token"),
     ],
 )
@@ -341,7 +344,7 @@ def test_not_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     for content in ("{", "[1]", '{"a": ' * 100_000, "\ud800".encode("utf-8", "surrogatepass")):
         path = checkpoint / "rl_agent_config.json"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(FormatError, match=r"rl_agent_config\.json: (is not|expected a) JSON"):
+        with pytest.raises(FormatError, match=r"rl_agent_config\.json: (is not|expected a) (JSON|UTF-8)"):
             Checkpoint.open(checkpoint)
 
 
@@ -401,7 +404,7 @@ def test_weight_that_is_no_number(value: float, checkpoint: Path, tmp_path: Path
     save_safetensors(checkpoint / "model.safetensors", tensors)
     with pytest.raises(FormatError, match=r"encoder\.layers\.2\.mlp\.Wi\.weight: holds a NaN"):
         convert(checkpoint, tmp_path / "out.gguf")
-    assert not list(tmp_path.glob("*out.gguf*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
 @pytest.mark.parametrize(
@@ -480,7 +483,7 @@ def test_number_types_that_are_no_weights(checkpoint: Path) -> None:
         ({"scorer.3.bias": "../elsewhere.safetensors"}, "lies outside"),
         ({"scorer.3.bias": "model-00009-of-00009.safetensors"}, "is missing"),
         ({"scorer.3.bias": 3}, "expected an object of file names"),
-        ({"scorer.4.bias": "model-00001-of-00002.safetensors"}, "scorer.4.bias is not in"),
+        ({"scorer.4.bias": "model-00001-of-00002.safetensors"}, "scorer.4.bias' is not in"),
     ],
 )
 def test_faulty_index(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -489,8 +492,9 @@ def test_faulty_index(changes: dict[str, Any], message: str, tmp_path: Path) -> 
     index = json.loads(path.read_text(encoding="utf-8"))
     index["weight_map"] |= changes
     path.write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(FormatError, match=message):
+    with pytest.raises(FormatError, match=message) as caught:
         Checkpoint.open(directory)
+    assert "model.safetensors.index.json" in str(caught.value)
 
 
 # --------------------------------------------------------------------------------------- tokenizer
@@ -532,8 +536,8 @@ def test_pre_is_told_from_structure(changes: dict[str, Any], pre: str, checkpoin
     content = json.loads(path.read_text(encoding="utf-8")) | changes
     path.write_text(json.dumps(content), encoding="utf-8")
     assert Checkpoint.open(checkpoint).metadata["tokenizer.ggml.pre"] == pre
-    opened = Checkpoint.open(checkpoint, pre="other")
-    assert opened.metadata["tokenizer.ggml.pre"] == "other"
+    opened = Checkpoint.open(checkpoint, pre="mmbert")
+    assert opened.metadata["tokenizer.ggml.pre"] == "mmbert"
 
 
 def test_a_tokenizer_without_a_name_in_llama_cpp(checkpoint: Path) -> None:
@@ -560,7 +564,7 @@ def test_added_runs_of_spaces(tmp_path: Path) -> None:
 def test_an_existing_file_is_kept(painted: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     out.write_bytes(b"precious")
-    with pytest.raises(FileExistsError, match=r"out\.gguf: exists already"):
+    with pytest.raises(FileExistsError, match=r"exists already.*out\.gguf"):
         convert(painted, out)
     assert out.read_bytes() == b"precious"
     convert(painted, out, force=True)
@@ -610,3 +614,110 @@ def test_what_llama_cpp_would_misread_is_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Checkpoint.open(heads)
+
+
+# ------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are Unicode there")
+def test_a_directory_whose_name_is_no_text(painted: Path, tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"sky-\xff")
+    shutil.copytree(painted, directory)
+    with GGUFFile.open(convert(directory, tmp_path / "out.gguf")) as file:
+        assert file.metadata["general.name"] == "sky-\\udcff"
+        del file.metadata["general.name"]
+        unnamed = ModelConfig.from_metadata(file.metadata, directory.with_suffix(".gguf"))
+    assert unnamed.name == "sky-\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "sky-\udcff"}, FormatError, "general.name"),
+        ({"name": ""}, FormatError, "general.name"),
+        ({"name": 3}, TypeError, "name must be a string, not int"),
+        ({"name": b"sky"}, TypeError, "name must be a string, not bytes"),
+        ({"pre": "gpt-2\udcff"}, FormatError, "tokenizer.ggml.pre"),
+        ({"pre": ""}, FormatError, "tokenizer.ggml.pre"),
+        ({"pre": "other"}, FormatError, "'other'.* use one of modern-bert, gpt-2, mmbert, "),
+        ({"pre": 3}, TypeError, "pre must be a string, not int"),
+    ],
+)
+def test_names_that_no_file_can_hold(
+    arguments: dict[str, Any], error: type[Exception], message: str, painted: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        convert(painted, tmp_path / "out.gguf", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_merges_cannot_be_none(checkpoint: Path, tmp_path: Path) -> None:
+    """GGUF has no array without elements; a directory is read as it is."""
+    path = checkpoint / "tokenizer" / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["merges"] = []
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert Checkpoint.open(checkpoint).metadata["tokenizer.ggml.merges"] == []
+    with pytest.raises(FormatError, match="tiny: the tokenizer's BPE has no merges"):
+        convert(checkpoint, tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "architecture"])
+def test_julia_is_told_once(how: str, checkpoint: Path) -> None:
+    """Template and lengths are those of one kind of checkpoint, however it says that it is a Julia."""
+    agent = checkpoint / "rl_agent_config.json"
+    edit(agent, max_len=None, head_max_len=None, **({"architecture": "JuliaDecisionModel"} if how != "file" else {}))
+    if how == "file":
+        agent.rename(checkpoint / "julia_config.json")
+    (checkpoint / "inference-policy.json").write_text('{"max_length": 100, "head_length": 50}')
+    opened = Checkpoint.open(checkpoint)
+    config = ModelConfig.from_source(opened)
+    assert (config.max_tokens, config.max_head_tokens) == (100, 50)
+    assert "level" not in opened.metadata["tokenizer.chat_template.systemone"]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"])
+def test_a_faulty_tokenizer_file_is_named_with_its_path(name: str, checkpoint: Path) -> None:
+    path = checkpoint / "tokenizer" / name
+    path.write_text("[]")
+    with pytest.raises(FormatError) as caught:
+        Checkpoint.open(checkpoint)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+# ------------------------------------------------------------------------------- the place of the file
+
+
+def test_the_checkpoints_own_files_are_not_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+    link = tmp_path / "link.gguf"
+    link.symlink_to(checkpoint / "model.safetensors")
+    twin = tmp_path / "twin.gguf"
+    os.link(checkpoint / "model.safetensors", twin)
+    for out in (*before, link, twin):
+        with pytest.raises(OSError, match="checkpoint's own") as caught:
+            convert(checkpoint, out, force=True)
+        assert caught.value.filename == str(out)
+    assert {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()} == before
+    # beside them there is room, again and again
+    for _ in range(2):
+        assert convert(checkpoint, checkpoint / "model.gguf", force=True).read_bytes()[:4] == b"GGUF"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_a_full_disk_says_so(painted: Path, tmp_path: Path) -> None:
+    """Held to a small size, a file fails as on a full disk: by an error of the system's, which has a number."""
+    import resource
+
+    out = tmp_path / "out.gguf"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (100, 100_000):  # in the header, and in the weights
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="large") as caught:
+                convert(painted, out)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(out))
+        assert not list(tmp_path.iterdir())

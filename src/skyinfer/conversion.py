@@ -1,17 +1,17 @@
 """Writes a Laya checkpoint as one GGUF file, in the form that llama.cpp, wllama and Ollama read.
 
 What goes into the file is checkpoint.py's say; here it gets its number types and its bytes, one tensor at
-a time, so that memory never holds more than one. The gguf package writes the container and quantizes.
+a time, so that memory never holds more than one. The gguf package writes the header and quantizes; how the file
+comes to its place is whole_file.py's business.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
 from .errors import FormatError
 from .gguf import TensorInfo
+from .outtypes import OUTTYPES
+from .whole_file import WholeFile
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
-# matrix types a file can be written in -> general.file_type (LlamaFileType of the gguf package)
-OUTTYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
+_MERGES = "tokenizer.ggml.merges"
+_ALIGNMENT = 32  # bytes; the format's default
 
 
 def convert(
@@ -41,40 +43,35 @@ def convert(
 
     Args:
         checkpoint_dir: see `Checkpoint.open`.
-        out: the file; it appears whole or not at all.
+        out: the file; it appears whole or not at all. A symbolic link is followed.
         outtype: of the matrices: f32, f16, bf16 or q8_0. Norms and biases are always F32.
-        pre: `tokenizer.ggml.pre`, where the tokenizer's structure should not decide.
+        pre: see `Checkpoint.open`.
         name: `general.name`; the directory's own by default.
-        force: replace an existing file.
+        force: replace an existing regular file, unless it is one of the checkpoint's own; its permissions stay.
         progress: called after each tensor with its name, the bytes written and the bytes in all.
 
     Returns:
         The path of the file.
 
     Raises:
-        FormatError: see `Checkpoint.open`; or a weight does not fit the outtype.
+        FormatError: see `Checkpoint.open`; or a weight does not fit the outtype, or the tokenizer has no merges,
+            which GGUF cannot say; or a path is empty or holds a NUL character.
         FileExistsError: `out` exists and `force` is not set.
+        TypeError: `pre` or `name` is not a string.
         ValueError: unknown outtype.
-        OSError: reading or writing failed.
+        OSError: `out` cannot be written, or may not be replaced; or reading failed. `filename` names the path.
     """
     if outtype not in OUTTYPES:
         raise ValueError(f"unknown outtype {outtype!r}; choose one of {', '.join(OUTTYPES)}")
-    out = Path(out)
-    if out.is_dir():
-        raise IsADirectoryError(f"{out}: is a directory; name the file to write")
-    if out.exists() and not force:
-        raise FileExistsError(f"{out}: exists already; it is replaced only when forced")
+    target = WholeFile(out, replace=force)
     with Checkpoint.open(checkpoint_dir, pre=pre, name=name) as checkpoint:
+        target.refuse_files_of(checkpoint.path, checkpoint.path / "encoder", checkpoint.path / "tokenizer")
+        if not checkpoint.metadata[_MERGES]:
+            raise FormatError(f"{checkpoint.path}: the tokenizer's BPE has no merges, and GGUF has no empty arrays")
         _warn_of_llama_cpp(ModelConfig.from_source(checkpoint))
-        # in the target's own directory, so that the rename cannot cross file systems
-        part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-        try:
-            _write(checkpoint, part, outtype, progress)
-            os.replace(part, out)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    return out
+        with target.writing() as file:
+            _write(checkpoint, target, file, outtype, progress)
+    return target.path
 
 
 def _warn_of_llama_cpp(config: ModelConfig) -> None:
@@ -92,45 +89,58 @@ def _warn_of_llama_cpp(config: ModelConfig) -> None:
 
 def _write(
     checkpoint: Checkpoint,
-    path: Path,
+    target: WholeFile,
+    file: BinaryIO,
     outtype: str,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
+    kinds = {name: _matrix_type(info, outtype) for name, info in checkpoint.tensors.items()}
+    sizes = _write_header(checkpoint, target, file, outtype, kinds)
+    done, total = 0, sum(sizes.values())
+    for name in checkpoint.tensors:
+        encoded = _encode(checkpoint, name, kinds[name])
+        assert encoded.nbytes == sizes[name]
+        with target.faults_named():
+            # not `tofile`, whose OSError does not say why
+            file.write(encoded.data.cast("B"))
+            file.write(bytes(-encoded.nbytes % _ALIGNMENT))
+        done += encoded.nbytes
+        if progress is not None:
+            progress(name, done, total)
+
+
+def _write_header(
+    checkpoint: Checkpoint, target: WholeFile, file: BinaryIO, outtype: str, kinds: dict[str, GGMLQuantizationType]
+) -> dict[str, int]:
+    """Everything in front of the tensors' bytes, which come aligned and in the order of the result: bytes by name."""
     import gguf
 
-    writer = gguf.GGUFWriter(path, ARCHITECTURE)
-    try:
-        add: dict[type, Callable[[str, Any], None]] = {
-            bool: writer.add_bool,
-            int: writer.add_uint32,
-            float: writer.add_float32,
-            str: writer.add_string,
-            list: writer.add_array,
-        }
-        writer.add_file_type(OUTTYPES[outtype])
-        for key, value in checkpoint.metadata.items():
-            if key != "general.architecture":  # the writer's own
-                add[type(value)](key, value)
-        kinds = {name: _matrix_type(info, outtype) for name, info in checkpoint.tensors.items()}
-        total = 0
-        for name, info in checkpoint.tensors.items():
-            # quantized rows are counted in bytes, and so are BF16 ones
-            shape = gguf.quants.quant_shape_to_byte_shape(info.shape, kinds[name])
-            n_bytes = int(np.prod(shape, dtype=np.int64))
-            writer.add_tensor_info(name, shape, np.dtype(np.uint8), n_bytes, kinds[name])
-            total += n_bytes
+    writer = gguf.GGUFWriter(None, ARCHITECTURE)
+    add: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
+    writer.add_file_type(OUTTYPES[outtype])
+    for key, value in checkpoint.metadata.items():
+        if key != "general.architecture":  # the writer's own
+            add[type(value)](key, value)
+    sizes = {}
+    for name, info in checkpoint.tensors.items():
+        # quantized rows are counted in bytes, and so are BF16 ones
+        shape = gguf.quants.quant_shape_to_byte_shape(info.shape, kinds[name])
+        sizes[name] = int(np.prod(shape, dtype=np.int64))
+        writer.add_tensor_info(name, shape, np.dtype(np.uint8), sizes[name], kinds[name])
+    # an open file in place of a path, which the writer would open by itself
+    writer.fout, writer.state = [file], gguf.gguf_writer.WriterState.EMPTY  # type: ignore[list-item]
+    with target.faults_named():
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        done = 0
-        for name in checkpoint.tensors:
-            encoded = _encode(checkpoint, name, kinds[name])
-            writer.write_tensor_data(encoded)
-            done += encoded.nbytes
-            if progress is not None:
-                progress(name, done, total)
-    finally:
-        writer.close()
+        file.write(bytes(-file.tell() % _ALIGNMENT))
+    return sizes
 
 
 def _matrix_type(info: TensorInfo, outtype: str) -> GGMLQuantizationType:
