@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -16,7 +18,7 @@ import pytest
 from checkpoints import SIZES, paint
 
 import skyinfer
-from skyinfer import cli, conversion, inspection, terminal
+from skyinfer import cli, inspection, terminal
 
 REQUEST = json.loads((Path(__file__).parent.parent / "examples" / "request.json").read_text(encoding="utf-8"))
 
@@ -259,10 +261,11 @@ def test_streams_that_are_closed(model: Path, tmp_path: Path, monkeypatch: pytes
     request = str(saved(tmp_path / "request.json", REQUEST))
     for stream in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, stream, None)
-    assert cli.main(["decide", "-m", str(model), request]) == 0
+    assert cli.main(["decide", "-m", str(model), request]) == 1
     assert cli.main(["decide", "-m", str(model), "-"]) == 1
-    assert cli.main(["inspect", str(model)]) == 0
-    assert cli.main(["convert", str(model.with_suffix("")), "-o", str(tmp_path / "out.gguf")]) == 0
+    assert cli.main(["inspect", str(model)]) == 1
+    assert cli.main(["convert", str(model.with_suffix("")), "-o", str(tmp_path / "out.gguf")]) == 1
+    assert (tmp_path / "out.gguf").read_bytes()[:4] == b"GGUF"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipe")
@@ -284,7 +287,7 @@ def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "wb") as full:
         result = process("info", stdout=full)
     assert result.returncode == 1
-    assert result.stderr.startswith(b"skyinfer: ")
+    assert result.stderr.startswith(b"skyinfer: standard output: ")
     assert result.stderr.count(b"\n") == 1
 
 
@@ -297,6 +300,80 @@ def test_other_warnings_keep_their_form(capsys: pytest.CaptureFixture[str], monk
         warnings.warn("elsewhere", UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "skyinfer: warning: two\\nlines\n"
     assert shown == ["elsewhere"]
+
+
+def strict(text: str | bytes) -> Any:
+    """JSON as the standard has it: no NaN, no infinities."""
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_labels_that_are_no_numbers_in_json(run: Run, model: Path) -> None:
+    body = b"""{"state": "s", "questions": {"q": {"type": "choice", "instructions": "i",
+        "criteria": [NaN, Infinity, -Infinity, 1.5, "NaN", "Infinity"]}}}"""
+    result = run("decide", "-m", model, "-", stdin=body)
+    assert result.code == 0
+    answer = strict(result.out)["answers"]["q"]
+    names = ["NaN", "Infinity", "-Infinity", "1.5", "NaN", "Infinity"]
+    pairs = json.loads(result.out, object_pairs_hook=list)
+    (probabilities,) = (value for key, value in dict(dict(pairs)["answers"])["q"] if key == "probabilities")
+    assert [name for name, _ in probabilities] == names
+    assert sum(p for _, p in probabilities) == pytest.approx(1)
+    assert answer["choice"] in (*names, 1.5)
+
+
+def test_a_single_label_that_is_no_number(run: Run, model: Path) -> None:
+    for spelled in ("NaN", "Infinity", "-Infinity", "1e999"):
+        question = f'{{"type": "choice", "instructions": "i", "criteria": [{spelled}]}}'
+        body = f'{{"state": "s", "questions": {{"q": {question}}}}}'.encode()
+        answer = strict(run("decide", "-m", model, "-", stdin=body).out)["answers"]["q"]
+        name = spelled.replace("1e999", "Infinity")
+        assert (answer["choice"], answer["probabilities"]) == (name, {name: 1.0})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such shell")
+@pytest.mark.parametrize("arguments", ["decide -m MODEL REQUEST", "inspect MODEL", "inspect --json MODEL", "info"])
+def test_a_closed_stdout_is_told(arguments: str, model: Path, tmp_path: Path) -> None:
+    request = saved(tmp_path / "request.json", REQUEST)
+    words = arguments.replace("MODEL", str(model)).replace("REQUEST", str(request)).split()
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "skyinfer", *words]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (1, b"skyinfer: standard output: is closed\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+@pytest.mark.parametrize("closed", [True, False])
+def test_convert_says_that_the_file_was_written(closed: bool, checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    words = [sys.executable, "-m", "skyinfer", "convert", str(checkpoint), "-o", str(out)]
+    command = ["sh", "-c", f'exec "$@" {">&-" if closed else ">/dev/full"}', "sh", *words]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"skyinfer: standard output: ")
+    assert f"the file was written: {out}".encode() in result.stderr
+    assert result.stderr.count(b"\n") == 1
+    skyinfer.load(out)
+
+
+def test_an_error_of_the_system_names_what_it_is_about(run: Run, model: Path, tmp_path: Path) -> None:
+    class Broken(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    request = saved(tmp_path / "request.json", REQUEST)
+    for path in (tmp_path, tmp_path / "nowhere.json", request / "below"):
+        assert run("decide", "-m", model, path).fault().startswith(f"{path}: ")
+    assert "'': the path is empty" in run("decide", "-m", model, "").fault()
+    for arguments in (("inspect", ""), ("convert", "", "-o", tmp_path / "out.gguf"), ("convert", tmp_path, "-o", "")):
+        assert "'': the path is empty" in run(*arguments).fault()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(Broken()))
+        patch.setattr(sys, "stderr", io.StringIO())
+        assert cli.main(["decide", "-m", str(model), "-"]) == 1
+        assert sys.stderr.getvalue() == "skyinfer: standard input: Input/output error\n"
 
 
 # ------------------------------------------------------------------------------------------- convert
@@ -323,8 +400,82 @@ def test_convert_keeps_an_existing_file(run: Run, checkpoint: Path, tmp_path: Pa
     assert out.read_bytes()[:4] == b"GGUF"
 
 
-def test_every_outtype_is_offered() -> None:
-    assert set(cli.OUTTYPES) == set(conversion.OUTTYPES)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name", os.fsdecode(b"sky-\xff")], "general.name: 'sky-\\udcff' is not Unicode text"),
+        (["--name", ""], "general.name: must not be empty"),
+        (["--pre", os.fsdecode(b"\xff")], "tokenizer.ggml.pre: "),
+        (["--pre", ""], "tokenizer.ggml.pre: "),
+        (["--pre", "gpt2"], "use one of modern-bert, gpt-2, mmbert"),
+    ],
+)
+def test_convert_takes_names_that_a_file_can_hold(
+    run: Run, flags: list[str], message: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    assert message in run("convert", checkpoint, "-o", tmp_path / "out.gguf", *flags).fault()
+    assert not list(tmp_path.iterdir())
+
+
+def test_convert_names_the_path_that_was_given(
+    run: Run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out, said in {
+        "nowhere/out.gguf": "there is no directory",
+        "out.gguf/": "names a directory",
+        ".": "is a directory",
+        f"{'n' * 256}.gguf": os.strerror(errno.ENAMETOOLONG),
+    }.items():
+        fault = run("convert", checkpoint, "-o", out, "--force").fault()
+        assert fault.startswith(f"{out}: ")
+        assert said in fault
+    assert (
+        "own model.safetensors" in run("convert", checkpoint, "-o", checkpoint / "model.safetensors", "--force").fault()
+    )
+    with monkeypatch.context() as patch:
+        plain = os.open
+
+        def refuse(path: Any, flags: int, *mode: int) -> int:
+            if flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return plain(path, flags, *mode)
+
+        patch.setattr(os, "open", refuse)
+        assert run("convert", checkpoint, "-o", "out.gguf").fault() == "out.gguf: Permission denied"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_convert_leaves_nothing_when_it_is_ended(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    number = getattr(signal, name)
+    # the process signals itself in the middle of the weights
+    code = (
+        "import os, sys, skyinfer.cli, skyinfer.terminal as terminal\n"
+        "def show(self, name, done, total):\n"
+        f"    if done > total // 2: os.kill(os.getpid(), {int(number)})\n"
+        "terminal.Progress.show = show\n"
+        "sys.exit(skyinfer.cli.main(sys.argv[1:]))"
+    )
+    out = tmp_path / "out.gguf"
+    out.write_bytes(b"mine")
+    command = [sys.executable, "-c", code, "convert", str(checkpoint), "-o", str(out), "--force"]
+    result = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (128 + number, b"", b"")
+    assert out.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_convert_leaves_ignored_signals_ignored(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run("convert", checkpoint, "-o", tmp_path / "out.gguf").code == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

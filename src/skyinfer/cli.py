@@ -1,9 +1,9 @@
 """The command `skyinfer`: arguments in, one line or one JSON document out, an exit code that says whose fault it was.
 
     0    fine
-    1    the input is at fault: one line on stderr, never a traceback
+    1    the input or a stream is at fault: one line on stderr, never a traceback
     2    the command line is at fault (argparse's own)
-    130  interrupted by Ctrl-C
+    130  interrupted by Ctrl-C; 128 + n, by signal n, once what `convert` had begun is removed
     141  the reader of stdout went away (`skyinfer ... | head`); nothing is said
 
 The work is done by other rooms, which are imported when a command runs, so that `--help` and mistakes answer at once.
@@ -13,21 +13,36 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import errno
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from . import __version__
 from .errors import RequestError, SkyinferError
-from .terminal import Progress, abandon_stdout, printable, put_json, put_line, say, size, warnings_said
+from .files import checked_path, faults_named
+from .outtypes import OUTTYPES
+from .terminal import (
+    Progress,
+    abandon_stdout,
+    flush_stdout,
+    printable,
+    put_json,
+    put_line,
+    say,
+    size,
+    warnings_said,
+)
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
-OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 
 _INTERRUPTED, _PIPE_CLOSED = 130, 141
+_SIGNALLED = 128
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments = _parser().parse_args(argv)
                 arguments.run(arguments)
         finally:
-            # here, where a failure can still be told, and not in the interpreter's last breath
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            flush_stdout()
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except _Terminated as signalled:
+        return _SIGNALLED + signalled.number
     except BrokenPipeError:
         abandon_stdout()
         return _PIPE_CLOSED
@@ -56,9 +71,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("out of memory")
     except OSError as error:
         abandon_stdout()
-        known = error.strerror and error.filename is not None
-        return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}" if known else str(error))
+        return _fail(f"{_subject(error)}{error.strerror or error}")
     return 0
+
+
+def _subject(error: OSError) -> str:
+    name = error.filename
+    return "" if name is None else f"{os.fsdecode(name) if isinstance(name, (str, bytes)) else name}: "
+
+
+class _Terminated(BaseException):
+    """A signal that asks the process to end; not an Exception, so that nothing takes it for a fault."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exception, so that what was begun is cleaned up; the next one is ignored."""
+
+    def end(number: int, _: object) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise _Terminated(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            # a shell's nohup has it ignored, and so it stays
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fail(message: str) -> int:
@@ -116,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 def _convert(arguments: argparse.Namespace) -> None:
     from . import convert
 
-    with Progress(sys.stderr) as progress:
+    with _termination_raised(), Progress(sys.stderr) as progress:
         try:
             path = convert(
                 arguments.checkpoint,
@@ -128,8 +178,15 @@ def _convert(arguments: argparse.Namespace) -> None:
                 progress=progress.show,
             )
         except FileExistsError:
-            raise FileExistsError(f"{arguments.out}: exists already; --force replaces it") from None
-    put_line(f"wrote {printable(str(path))}: {size(path.stat().st_size)}, {arguments.outtype}")
+            raise FileExistsError(errno.EEXIST, "exists already; --force replaces it", arguments.out) from None
+    wrote = f"{printable(str(path))}: {size(path.stat().st_size)}, {arguments.outtype}"
+    try:
+        put_line(f"wrote {wrote}")
+        flush_stdout()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; but the file was written: {wrote}", error.filename) from error
 
 
 def _decide(arguments: argparse.Namespace) -> None:
@@ -164,7 +221,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from .inspection import as_text, describe
     from .model import open_source
 
-    with open_source(Path(arguments.model)) as source:
+    with open_source(arguments.model) as source:
         description = describe(source, tensors=arguments.tensors)
     if arguments.json:
         put_json(description)
@@ -203,14 +260,17 @@ def _read_request(path: str) -> Any:
 
     Raises:
         RequestError: not JSON in UTF-8.
+        FormatError: the path is empty or holds a NUL character.
         OSError: cannot be read.
     """
     if path != "-":
-        data = Path(path).read_bytes()
+        with faults_named(path):
+            data = checked_path(path).read_bytes()
     elif sys.stdin is None:
         raise RequestError((), "is closed")
     else:
-        data = sys.stdin.buffer.read()
+        with faults_named("standard input"):
+            data = sys.stdin.buffer.read()
     for mark, name in _FOREIGN_MARKS:
         if data.startswith(mark):
             raise RequestError((), f"begins with {name}; save it as UTF-8 without one")

@@ -6,7 +6,10 @@ Text that comes out of a file or a request is untrusted here: it can neither beg
 from __future__ import annotations
 
 import codecs
+import contextlib
+import errno
 import json
+import math
 import os
 import shutil
 import sys
@@ -15,6 +18,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
+
+from .files import faults_named
 
 _LONGEST_MESSAGE = 1000
 
@@ -35,26 +40,74 @@ def size(n_bytes: int) -> str:
 
 
 def put_line(text: str) -> None:
-    """A line on stdout. What its encoding lacks is written as an escape."""
-    if sys.stdout is not None:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    """A line on stdout. What its encoding lacks is written as an escape.
+
+    Raises:
+        OSError: stdout is closed or cannot be written; `filename` is "standard output".
+    """
+    stdout = _stdout()
+    encoding = stdout.encoding or "utf-8"
+    with faults_named("standard output"):
+        stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 def put_json(value: Any) -> None:
-    """JSON on stdout: indented on a terminal, else one line; escaped where stdout cannot carry it as it is."""
-    if sys.stdout is None:
-        return
-    terminal = sys.stdout.isatty()
-    encoding = sys.stdout.encoding or "utf-8"
-    text = json.dumps(value, indent=2 if terminal else None, ensure_ascii=False)
+    """JSON on stdout: indented on a terminal, else one line; escaped where stdout cannot carry it as it is.
+
+    JSON has no NaN and no infinities: they become the strings "NaN", "Infinity" and "-Infinity". Raises as `put_line`.
+    """
+    stdout = _stdout()
+    terminal = stdout.isatty()
+    indent = 2 if terminal else None
+    encoding = stdout.encoding or "utf-8"
+    value = _finite(value)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     # between programs JSON is UTF-8 (RFC 8259), whatever the locale says
     faithful = terminal or codecs.lookup(encoding).name == "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
         faithful = False
-    sys.stdout.write((text if faithful else json.dumps(value, indent=2 if terminal else None)) + "\n")
+    if not faithful:
+        text = json.dumps(value, indent=indent, allow_nan=False)
+    with faults_named("standard output"):
+        stdout.write(text + "\n")
+
+
+class _Name(str):
+    """A name in a JSON object that may repeat another one: as a key of a dict it is equal to itself alone."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {
+            _Name(_finite(key)) if isinstance(key, float) and not math.isfinite(key) else key: _finite(item)
+            for key, item in value.items()
+        }
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _stdout() -> TextIO:
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "is closed", "standard output")
+    return sys.stdout
+
+
+def flush_stdout() -> None:
+    """Write out what was put, here, where a failure can still be told, and not in the interpreter's last breath.
+
+    Raises:
+        OSError: as `put_line`; but a stdout that is closed has nothing to write out.
+    """
+    if sys.stdout is not None:
+        with faults_named("standard output"):
+            sys.stdout.flush()
 
 
 def abandon_stdout() -> None:
@@ -73,7 +126,8 @@ def say(message: str) -> None:
         message = f"{message[:_LONGEST_MESSAGE]}..."
     # stderr may be closed, and a print to None goes to stdout
     if sys.stderr is not None:
-        print(f"skyinfer: {printable(message)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # there is no other place to tell it
+            print(f"skyinfer: {printable(message)}", file=sys.stderr)
 
 
 @contextmanager
@@ -119,14 +173,20 @@ class Progress:
         room = max(10, min(60, shutil.get_terminal_size().columns - 30))
         filled = room * done // max(1, total)
         bar = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % of {size(total)}"
-        self._stream.write(f"\r{bar}")
-        self._stream.flush()
+        self._draw(bar)
         self._drawn = len(bar)
+
+    def _draw(self, bar: str) -> None:
+        assert self._stream is not None
+        try:
+            self._stream.write(f"\r{bar}")
+            self._stream.flush()
+        except OSError:  # no reason to give up the work
+            self._stream = None
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._stream is not None and self._drawn:
-            self._stream.write(f"\r{' ' * self._drawn}\r")
-            self._stream.flush()
+            self._draw(f"{' ' * self._drawn}\r")
