@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from . import _core
-from .answer import in_option_order, response
+from .answer import check_scores, in_option_order, response
 from .errors import FormatError, RequestError
 from .schema import QUESTION_TYPES, parse_questions
 
@@ -52,11 +52,17 @@ class CompiledQuestions:
     def __repr__(self) -> str:
         return f"<skyinfer.CompiledQuestions {list(self.ids)!r} for {self._engine.config.name!r}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "skyinfer.CompiledQuestions cannot be pickled or copied; load the model in each process and compile there"
+        )
+
     def __call__(self, state: Any, *, temperature_clamp: bool | None = None, timing: bool = False) -> Response:
         """Answers about one state, exactly as `Model.decide` gives them.
 
         Raises:
             RequestError: the state is null, or not text and not JSON.
+            FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
         sequences = self.sequences(state)
@@ -70,14 +76,22 @@ class CompiledQuestions:
 
         Raises:
             RequestError: as a call; its path then begins with "states" and the number of the faulty one.
+            FormatError: as a call.
         """
         by_state = [self._sequences_of(number, state) for number, state in enumerate(states)]
         rows = iter(self._engine.run([work for sequences in by_state for work in self._work(sequences)]))
         return [self._response(some, [next(rows) for _ in some], temperature_clamp) for some in by_state]
 
     def logits(self, state: Any) -> dict[Any, np.ndarray]:
-        """Raw scores by question id: float32 [n_options], in the order of the options."""
+        """Raw scores by question id: float32 [n_options], in the order of the options.
+
+        Raises:
+            RequestError: as a call.
+            FormatError: a score is NaN or infinite, so the model's weights are faulty.
+        """
         rows = self._engine.run(self._work(self.sequences(state)))
+        for row in rows:
+            check_scores(row.tolist())
         return {
             question.id: np.array(in_option_order(question, row), np.float32)
             for question, row in zip(self._questions, rows, strict=True)
@@ -93,7 +107,7 @@ class CompiledQuestions:
         """Writes every option's probability into `probabilities` and gives that array. Builds no answers.
 
         Raises:
-            RequestError: as a call.
+            RequestError, FormatError: as a call.
         """
         tokens = self._engine.builder.state(state)
         return self.run_tokens(tokens.ids, keep_tail=tokens.keep_tail)
@@ -107,10 +121,13 @@ class CompiledQuestions:
 
         Raises:
             ValueError: an id is outside the vocabulary.
+            FormatError: as a call.
         """
         if self._stepper is None:
             self._stepper = self._make_stepper()
-        if not self._stepper.step(ids if isinstance(ids, list) else list(ids), keep_tail, self.probabilities):
+        with self._engine.share_of_threads() as n_threads:
+            finite = self._stepper.step(list(ids), keep_tail, self.probabilities, n_threads)
+        if not finite:
             raise FormatError("the model's scores are not finite: its weights are faulty")
         return self.probabilities
 
@@ -150,6 +167,7 @@ class CompiledQuestions:
             ],
             max_tokens=self._engine.config.max_tokens,
             sep_id=self._engine.builder.sep_id,
+            n_threads=self._engine.threads,
         )
 
 

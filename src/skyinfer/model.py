@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from . import _core
 from .compiled import CompiledQuestions, QuestionCache
 from .engine import Engine
 from .errors import IsaError
+from .files import checked_path
 
 if TYPE_CHECKING:
     from .config import ModelSource
@@ -31,6 +32,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     isa: str | None = None,
+    threads: int | None = None,
     temperature_clamp: bool = True,
     token_table_bytes: int = TOKEN_TABLE_BYTES,
 ) -> Model:
@@ -40,6 +42,9 @@ def load(
         path: the file or directory.
         isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
             variable SKYINFER_ISA, or else the strongest that this CPU runs.
+        threads: that one call may use. Default: 1 for models under four million parameters, and for larger ones the CPUs
+            that this process may really use, by its affinity and its cgroup's quota. Calls that run at the same time
+            divide them. Answers are the same, bit by bit, for any number.
         temperature_clamp: confine temperatures to [0.5, 5] as the Laya runtime does; False takes the file's raw
             values, as llama.cpp does.
         token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated
@@ -47,14 +52,16 @@ def load(
             Answers are the same.
 
     Raises:
-        FormatError: the file or checkpoint is faulty; the message names the key, tensor or file.
+        FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
+            file. Or the path is empty or holds a NUL character.
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
-    with open_source(Path(path)) as source:
+    with open_source(path) as source:
         engine = Engine(
             source,
             isa=chosen_isa(isa),
+            threads=_checked_threads(threads),
             temperature_clamp=temperature_clamp,
             token_table_bytes=token_table_bytes,
         )
@@ -62,8 +69,9 @@ def load(
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[ModelSource]:
+def open_source(path: str | os.PathLike[str]) -> Iterator[ModelSource]:
     """The GGUF file or checkpoint directory at `path`, closed at the end of the block. Raises as `load`."""
+    path = checked_path(path)
     if path.is_dir():
         from .checkpoint import Checkpoint
 
@@ -74,6 +82,14 @@ def open_source(path: Path) -> Iterator[ModelSource]:
 
         with GGUFFile.open(path) as file:
             yield file
+
+
+def _checked_threads(threads: int | None) -> int | None:
+    if threads is None:
+        return None
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
+        raise ValueError(f"threads: expected 1 to 256, got {threads!r}")
+    return threads
 
 
 def chosen_isa(isa: str | None = None) -> str:
@@ -93,7 +109,11 @@ def chosen_isa(isa: str | None = None) -> str:
 
 
 class Model:
-    """A decision model in memory. Immutable, and safe to use from several threads at once."""
+    """A decision model in memory. Immutable, and safe to use from several threads at once.
+
+    It stays in its process: to pickle or copy one is a TypeError. After a fork, or in a pool of processes, each process
+    loads the model; the file's pages are shared between them.
+    """
 
     def __init__(self, source: ModelSource, engine: Engine) -> None:
         self.path = source.path
@@ -106,12 +126,23 @@ class Model:
         return self.config.name
 
     @property
+    def threads(self) -> int:
+        """How many threads one call may use."""
+        return self._engine.threads
+
+    @property
     def isa(self) -> str:
         """The instruction set that this model runs."""
         return self._engine.core.isa
 
     def __repr__(self) -> str:
         return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {self.isa}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a skyinfer.Model cannot be pickled or copied; load it in each process: "
+            f"skyinfer.load({os.fspath(self.path)!r})"
+        )
 
     def decide(
         self,
@@ -136,6 +167,7 @@ class Model:
 
         Raises:
             RequestError: what was asked cannot be answered; says where and what to change.
+            FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
         result = self._cache.compiled(questions)(state, temperature_clamp=temperature_clamp)
@@ -150,6 +182,7 @@ class Model:
 
         Raises:
             RequestError: as `decide`; where a state is at fault, the path is ("states", its number).
+            FormatError: as `decide`.
         """
         return self._cache.compiled(questions).many(states, temperature_clamp=temperature_clamp)
 
@@ -175,6 +208,7 @@ class Model:
 
         Raises:
             RequestError: as `decide`.
+            FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         return self._cache.compiled(questions).logits(state)
 
@@ -182,6 +216,10 @@ class Model:
         """Every activation of one forward pass by name, float32 [rows, width], for comparing runtimes.
 
         Names are those of tests/reference.py; rows are the tokens of all questions end to end, or their markers.
+        Nothing is checked: of faulty weights these show where the first NaN comes from.
+
+        Raises:
+            RequestError: as `decide`.
         """
         return self._cache.compiled(questions).activations(state)
 
