@@ -205,6 +205,9 @@ def test_keeping_the_tail_of_options() -> None:
     assert parts(sequence)[1][0] == tokenizer.encode(f" {LONG * 9}")[-48:]
 
 
+NOUL = {"type": "noul", "instructions": "i"}
+
+
 @pytest.mark.parametrize(
     ("state", "question", "loc"),
     [
@@ -213,6 +216,10 @@ def test_keeping_the_tail_of_options() -> None:
         ("s", choice(["a"], "\ud800"), ("questions", "q", "instructions")),
         ("s", choice(["a", "\ud800"]), ("questions", "q", "criteria", 1)),
         ("s", choice({"a": "\ud800"}), ("questions", "q", "criteria", 0)),
+        ("s", NOUL | {"labels": {"true": "\ud800", "false": "no"}}, ("questions", "q", "labels", "true")),
+        ("s", NOUL | {"labels": {"true": "yes", "false": "\ud800"}}, ("questions", "q", "labels", "false")),
+        ("s", NOUL | {"criteria": {"true": "\ud800"}}, ("questions", "q", "criteria", "true")),
+        ("s", NOUL | {"criteria": {False: "\ud800"}, "option_order": [1, 0]}, ("questions", "q", "criteria", "false")),
         (None, choice(["a"]), ("state",)),
     ],
 )

@@ -134,7 +134,7 @@ class SequenceBuilder:
         order = question.option_order or range(len(question.options))
         for i in order:
             text = template.option(kind, i, question.options[i])
-            ids = _tokens(encode, text, (*loc, "criteria", i))
+            ids = _tokens(encode, text, (*loc, *_place_of(question, i)))
             ids = ids[-_OPTION_TOKENS:] if tokenizer.keeps_tail else ids[:_OPTION_TOKENS]
             options.append((tokenizer.mask_id, *ids))
 
@@ -168,6 +168,22 @@ class SequenceBuilder:
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
         ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
         return Sequence(ids, markers, n, used, len(markers), head.options_distinct, head.tokens_per_option)
+
+
+def _place_of(question: Question, i: int) -> tuple[str | int, ...]:
+    """Where in a question the text of option `i` is given, of which it turned out that it is none."""
+    if question.type != "noul":
+        return "criteria", i
+    option = question.options[i]
+    return ("criteria" if _is_text(option.name) else "labels"), option.key
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tokens(encode: Callable[[str], SequenceOf[int]], text: str, loc: tuple[Any, ...]) -> SequenceOf[int]:
