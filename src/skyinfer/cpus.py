@@ -10,7 +10,7 @@ def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """The CPUs in this process's affinity mask, bounded by its cgroup's quota (version 2, then 1); at least 1."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
-    return max(1, min(cpus, int(quota))) if quota else cpus
+    return max(1, int(min(cpus, quota))) if quota else cpus
 
 
 def _quota(cgroup: Path) -> float | None:

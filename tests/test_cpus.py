@@ -1,0 +1,60 @@
+"""How many CPUs a process may use, by its affinity and by control groups of both versions, whole and broken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from skyinfer.cpus import available_cpus
+
+V2, QUOTA, PERIOD = "cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({}, 8, id="no control group"),
+        pytest.param({V2: "400000 100000\n"}, 4, id="version 2"),
+        pytest.param({V2: "250000 100000"}, 2, id="version 2, two CPUs and a half"),
+        pytest.param({V2: "50000 100000\n"}, 1, id="version 2, half a CPU"),
+        pytest.param({V2: "1600000 100000\n"}, 8, id="version 2, more than there are"),
+        pytest.param({V2: "max 100000\n"}, 8, id="version 2, no bound"),
+        pytest.param({QUOTA: "300000\n", PERIOD: "100000\n"}, 3, id="version 1"),
+        pytest.param({QUOTA: "-1\n", PERIOD: "100000\n"}, 8, id="version 1, no bound"),
+        pytest.param({V2: "200000 100000\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 2, id="both"),
+        pytest.param(
+            {V2: "max\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 3, id="version 2 cut short, version 1 whole"
+        ),
+        pytest.param({V2: ""}, 8, id="empty"),
+        pytest.param({V2: "many few\n"}, 8, id="not numbers"),
+        pytest.param({V2: "400000 0\n"}, 8, id="no period"),
+        pytest.param({V2: "0 100000\n"}, 8, id="nothing"),
+        pytest.param({V2: "-5 100000\n"}, 8, id="less than nothing"),
+        pytest.param({V2: "nan 100000\n"}, 8, id="not a number"),
+        pytest.param({V2: "inf 100000\n"}, 8, id="infinity"),
+        pytest.param({V2: "400000 inf\n"}, 8, id="an infinite period"),
+        pytest.param({V2: "\xff\xfe"}, 8, id="not text"),
+        pytest.param({QUOTA: "300000\n"}, 8, id="version 1 without a period"),
+        pytest.param({QUOTA: "x\n", PERIOD: "\n"}, 8, id="version 1, not numbers"),
+    ],
+)
+def test_control_groups(files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    assert available_cpus(tmp_path) == expected
+
+
+def test_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert available_cpus(tmp_path) == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cpus(tmp_path) == 1
+
+
+def test_here() -> None:
+    assert 1 <= available_cpus() <= (os.cpu_count() or 1)
