@@ -1,0 +1,58 @@
+"""What the documentation shows is what happens: its Python runs, its requests are accepted, answers look so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyinfer
+from skyinfer.schema import parse_questions
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(file: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / file).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def shape(answer: dict[str, Any]) -> list[str]:
+    return [field for field in answer if not field.startswith("x_")]
+
+
+def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    for code in blocks("README.md", "python"):
+        exec(compile(code, "README.md", "exec"), names)
+    assert capsys.readouterr().out
+    assert names["responses"][-1] == names["response"]
+    assert names["thrust"] + names["glide"] == pytest.approx(1)
+
+
+def test_requests_and_answers_are_as_described() -> None:
+    model = skyinfer.load(ROOT / "examples" / "painted")
+    request, *questions, response = map(json.loads, blocks("docs/requests.md", "json"))
+    assert [question["type"] for question in questions] == ["choice", "score", "noul"]
+    asked = {question["type"]: question for question in questions} | request["questions"]
+    assert len(parse_questions(asked)) == 5
+
+    ours = model.decide(request["state"], asked, timing=True)
+    assert list(ours) == list(response)
+    by_type = {answer["type"]: answer for answer in ours["answers"].values()}
+    for answer in response["answers"].values():
+        assert shape(answer) == shape(by_type[answer["type"]])
+        assert sum(answer.get("probabilities", {"": 1}).values()) == pytest.approx(1)
+    cut = model.decide("word " * 300, {"q": questions[1]})["answers"]["q"]
+    assert cut["x_truncated"].keys() == response["answers"]["anger"]["x_truncated"].keys()
+
+
+@pytest.mark.parametrize(
+    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md"]
+)
+def test_links_lead_somewhere(file: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / file).read_text("utf-8")):
+        assert (ROOT / file).parent.joinpath(target).exists(), target
