@@ -16,7 +16,7 @@ from typing import NamedTuple
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE_SOURCES = ["model.c", "plan.c", "forward.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
+CORE_SOURCES = ["model.c", "plan.c", "forward.c", "pool.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
 
 
 class IsaRow(NamedTuple):
@@ -110,7 +110,7 @@ setup(
             sources=["src/skyinfer/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
             include_dirs=["csrc"],
             depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
-            libraries=[] if sys.platform == "win32" else ["m"],
+            libraries=[] if sys.platform == "win32" else ["m", "pthread"],
         )
     ],
     cmdclass={"build_ext": BuildCore},

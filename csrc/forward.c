@@ -75,52 +75,120 @@ static void trace(const sky_plan *plan, const char *room, int i, const char *par
     plan->trace(plan->trace_context, name, data, rows, cols, stride);
 }
 
+/* A step over n_items that do not touch each other's results, on the threads of the run; work too small to share is not */
+static void share(const sky_plan *plan, int n_items, int chunk, sky_task *task, void *context)
+{
+    if (plan->n_threads > 1 && n_items > chunk)
+        sky_pool_run(plan->pool, plan->n_threads, n_items, chunk, task, context);
+    else
+        task(context, 0, 0, n_items);
+}
+
+/* Pieces of a step for each thread: enough that a thread which was held up does not hold up all, few enough to be worth it */
+enum { PIECES = 4 };
+
+static int chunk_of(const sky_plan *plan, int n_items)
+{
+    const int pieces = PIECES * plan->n_threads;
+    return (n_items + pieces - 1) / pieces;
+}
+
+typedef struct {
+    const sky_kernels *kernels;
+    sky_gemm gemm;
+} product_step;
+
+static void multiply_panels(void *context, int thread, int begin, int end)
+{
+    const product_step *step = context;
+    (void)thread;
+    step->kernels->gemm_f32(&step->gemm, begin, end);
+}
+
 /* c [m, w->n] = epilogue(a [m, w->k] @ w^T + bias) + residual */
 static void linear(const sky_plan *plan, const sky_linear *w, int m, const float *a, int lda, const float *residual,
                    float *c, int ldc, sky_epilogue epilogue)
 {
     const sky_kernels *kernels = &plan->model->kernels;
-    const sky_gemm g = {m, w->n, w->k, a, lda, w->panels, w->bias, residual, ldc, c, ldc, epilogue};
-    kernels->gemm_f32(&g, 0, (w->n + kernels->panel_cols - 1) / kernels->panel_cols);
+    const int n_panels = (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
+    product_step step = {kernels, {m, w->n, w->k, a, lda, w->panels, w->bias, residual, ldc, c, ldc, epilogue}};
+    share(plan, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
+}
+
+typedef struct {
+    const sky_kernels *kernels;
+    sky_norm norm;
+} norm_step;
+
+static void norm_rows(void *context, int thread, int begin, int end)
+{
+    const norm_step *step = context;
+    sky_norm part = step->norm;
+    (void)thread;
+    part.rows = end - begin;
+    part.x += (size_t)begin * part.ldx;
+    part.y += (size_t)begin * part.ldy;
+    step->kernels->layer_norm(&part);
 }
 
 static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *bias, float eps, int rows, const float *x,
                  float *y)
 {
-    const sky_norm n = {rows, plan->model->params.d_model, x, plan->stride, w->weight, bias, eps, y, plan->stride};
-    plan->model->kernels.layer_norm(&n);
+    norm_step step = {&plan->model->kernels,
+                      {rows, plan->model->params.d_model, x, plan->stride, w->weight, bias, eps, y, plan->stride}};
+    share(plan, rows, chunk_of(plan, rows), norm_rows, &step);
 }
 
-/* mixed = attention of every sequence and head. q [n_queries of the batch, d]: sequence s asks query_offsets[s] to
- * query_offsets[s + 1]; keys and values of all tokens lie in plan->qkv. */
+/* Attention of every sequence and head. q [queries of the batch, d]: sequence s asks query_offsets[s] to query_offsets[s + 1];
+ * keys and values of all tokens lie in plan->qkv. */
+typedef struct {
+    const sky_plan *plan;
+    const sky_batch *batch;
+    int n_heads;
+    const sky_rope *rope; /* NULL: no positions */
+    int window;
+    const float *q;
+    int ldq;
+    const int32_t *query_offsets;
+    float *mixed;
+} attention_step;
+
+/* Items are the heads of the first sequence, then those of the next. */
+static void attend_heads(void *context, int thread, int begin, int end)
+{
+    const attention_step *step = context;
+    const sky_plan *plan = step->plan;
+    const sky_batch *b = step->batch;
+    const int d = plan->model->params.d_model, d_head = d / step->n_heads;
+    for (int item = begin; item < end; item++) {
+        const int s = item / step->n_heads, col = item % step->n_heads * d_head;
+        const float *keys = plan->qkv + (size_t)b->token_offsets[s] * plan->qkv_stride + d;
+        const sky_attention a = {
+            .n_queries = step->query_offsets[s + 1] - step->query_offsets[s],
+            .n_keys = b->token_offsets[s + 1] - b->token_offsets[s],
+            .d_head = d_head,
+            .q = step->q + (size_t)step->query_offsets[s] * step->ldq + col,
+            .ldq = step->ldq,
+            .k = keys + col,
+            .v = keys + d + col,
+            .ldkv = plan->qkv_stride,
+            .out = step->mixed + (size_t)step->query_offsets[s] * plan->stride + col,
+            .ldo = plan->stride,
+            .rope_cos = step->rope ? step->rope->cos : NULL,
+            .rope_sin = step->rope ? step->rope->sin : NULL,
+            .window = step->window,
+            .scale = 1.0f / sqrtf((float)d_head),
+            .scratch = plan->scratch + (size_t)thread * plan->scratch_stride,
+        };
+        plan->model->kernels.attention(&a);
+    }
+}
+
 static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const sky_rope *rope, int window, const float *q,
                    int ldq, const int32_t *query_offsets, float *mixed)
 {
-    const int d = plan->model->params.d_model, d_head = d / n_heads;
-    for (int s = 0; s < b->n_sequences; s++) {
-        const float *keys = plan->qkv + (size_t)b->token_offsets[s] * plan->qkv_stride + d;
-        for (int head = 0; head < n_heads; head++) {
-            const int col = head * d_head;
-            const sky_attention a = {
-                .n_queries = query_offsets[s + 1] - query_offsets[s],
-                .n_keys = b->token_offsets[s + 1] - b->token_offsets[s],
-                .d_head = d_head,
-                .q = q + (size_t)query_offsets[s] * ldq + col,
-                .ldq = ldq,
-                .k = keys + col,
-                .v = keys + d + col,
-                .ldkv = plan->qkv_stride,
-                .out = mixed + (size_t)query_offsets[s] * plan->stride + col,
-                .ldo = plan->stride,
-                .rope_cos = rope ? rope->cos : NULL,
-                .rope_sin = rope ? rope->sin : NULL,
-                .window = window,
-                .scale = 1.0f / sqrtf((float)d_head),
-                .scratch = plan->scratch,
-            };
-            plan->model->kernels.attention(&a);
-        }
-    }
+    attention_step step = {plan, b, n_heads, rope, window, q, ldq, query_offsets, mixed};
+    share(plan, b->n_sequences * n_heads, 1, attend_heads, &step);
 }
 
 /* ---- encoder ---- */

@@ -79,6 +79,19 @@ struct sky_model {
     char error[256];
 };
 
+/* ---- threads (pool.c) ---- */
+
+typedef struct sky_pool sky_pool;
+
+/* Items [begin, end) of a step, on thread 0 (the caller) to n_threads - 1. */
+typedef void sky_task(void *context, int thread, int begin, int end);
+
+sky_pool *sky_pool_create(int n_workers); /* NULL: out of memory */
+void sky_pool_free(sky_pool *pool);
+
+/* Runs `task` over n_items in pieces of `chunk`, on n_threads at most, and returns when all are done. One caller at a time. */
+void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_task *task, void *context);
+
 /* ---- plan (plan.c) ---- */
 
 struct sky_plan {
@@ -93,7 +106,10 @@ struct sky_plan {
     float *ff;     /* [n_tokens, max(d_ff, 4 d)] */
     float *marker_x, *marker_normed, *marker_q, *marker_mixed; /* [n_markers, d] */
     float *marker_ff; /* [n_markers, 4 d] */
-    float *scratch;   /* sky_attention_scratch */
+    float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
+    size_t scratch_stride;
+    sky_pool *pool; /* NULL where limits.n_threads is 1 */
+    int n_threads;  /* of the next run */
 
     void *arena;
     size_t arena_bytes;

@@ -30,7 +30,8 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->marker_q = sky_carve(&c, n_markers, stride);
     plan->marker_mixed = sky_carve(&c, n_markers, stride);
     plan->marker_ff = sky_carve(&c, n_markers, ff_stride);
-    plan->scratch = sky_carve(&c, 1, sky_attention_scratch(plan->limits.sequence_tokens, d_head));
+    plan->scratch_stride = (sky_attention_scratch(plan->limits.sequence_tokens, d_head) + 15) / 16 * 16;
+    plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;
 }
 
@@ -48,9 +49,10 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
         return SKY_ERR_STATE;
     }
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1
-        || limits->sequence_tokens > p->max_positions) {
+        || limits->sequence_tokens > p->max_positions || limits->n_threads < 1 || limits->n_threads > 256) {
         snprintf(plan->error, sizeof plan->error,
-                 "limits: expected at least one token and sequence, and sequences of at most %d tokens", p->max_positions);
+                 "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to 256 threads",
+                 p->max_positions);
         return SKY_ERR_ARGUMENT;
     }
     plan->stride = row_stride(p->d_model);
@@ -64,7 +66,17 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
         return SKY_ERR_MEMORY;
     }
     lay_out(plan, plan->arena);
+    plan->n_threads = limits->n_threads;
+    if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1))) {
+        snprintf(plan->error, sizeof plan->error, "out of memory");
+        return SKY_ERR_MEMORY;
+    }
     return SKY_OK;
+}
+
+void sky_plan_use_threads(sky_plan *plan, int n_threads)
+{
+    plan->n_threads = n_threads < 1 ? 1 : n_threads > plan->limits.n_threads ? plan->limits.n_threads : n_threads;
 }
 
 int sky_plan_claim(sky_plan *plan) { return !SKY_TEST_AND_SET(&plan->claimed); }
@@ -85,6 +97,7 @@ void sky_plan_free(sky_plan *plan)
 {
     if (!plan)
         return;
+    sky_pool_free(plan->pool);
     sky_release(plan->arena);
     sky_release(plan);
 }

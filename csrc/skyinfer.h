@@ -91,6 +91,7 @@ typedef struct {
     int32_t n_sequences;
     int32_t n_markers;   /* of all sequences together */
     int32_t sequence_tokens; /* of the longest sequence; at most the model's max_positions */
+    int32_t n_threads;   /* that a run may use, the caller's included; the others sleep between runs. 1 to 256 */
 } sky_plan_limits;
 
 /* One arena sized for `limits`. *plan is set as *model is above. */
@@ -99,6 +100,9 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
 const char *sky_plan_error(const sky_plan *plan);
 size_t sky_plan_bytes(const sky_plan *plan);
 void sky_plan_free(sky_plan *plan);
+
+/* How many threads the next runs use, 1 to the limit (which is where a plan begins). Scores have the same bits for any number. */
+void sky_plan_use_threads(sky_plan *plan, int n_threads);
 
 /* For callers whose threads could meet at one plan: 1 where this thread now holds it, until it yields; 0 where another does.
  * sky_run does not look at it. */

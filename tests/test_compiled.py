@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import skyinfer
 from skyinfer import RequestError
 from skyinfer.compiled import QuestionCache
+from skyinfer.cpus import available_cpus
 
 QUESTIONS: dict[str, Any] = {
     "action": {"type": "choice", "instructions": "What now?", "criteria": {"go": "move on", "stay": None, "ask": ""}},
@@ -215,3 +218,85 @@ def test_threads_share_a_model(model: skyinfer.Model) -> None:
     for thread in threads:
         thread.join()
     assert not faults
+
+
+# ---- threads of one call
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.paint(tmp_path_factory.mktemp("larger"), **checkpoints.SIZES["nano"], temperature_by_options={})
+
+
+def test_any_number_of_threads_gives_the_same_bits(larger: Path) -> None:
+    models = [skyinfer.load(larger, threads=n) for n in (1, 2, 3, 7)]
+    assert [model.threads for model in models] == [1, 2, 3, 7]
+    for state in STATES:
+        expected = models[0].decide(state, QUESTIONS)
+        probabilities = models[0].compile(QUESTIONS).step(state)
+        for model in models[1:]:
+            assert model.decide(state, QUESTIONS) == expected
+            np.testing.assert_array_equal(model.compile(QUESTIONS).step(state), probabilities)
+    assert models[3].decide_many(STATES, QUESTIONS) == models[0].decide_many(STATES, QUESTIONS)
+
+
+def test_small_models_take_one_thread_and_larger_ones_all(model: skyinfer.Model, larger: Path) -> None:
+    assert model.threads == 1
+    assert skyinfer.load(larger).threads == available_cpus()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 257, 1.5, True, "2"])
+def test_a_number_of_threads_that_is_none_is_refused(larger: Path, threads: Any) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        skyinfer.load(larger, threads=threads)
+
+
+def test_calls_at_once_divide_the_threads(larger: Path) -> None:
+    engine = skyinfer.load(larger, threads=6)._engine
+    with engine.share_of_threads() as first, engine.share_of_threads() as second, engine.share_of_threads() as third:
+        assert (first, second, third) == (6, 3, 2)
+    with engine.share_of_threads() as again:
+        assert again == 6
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_makes_threads_of_its_own(larger: Path) -> None:
+    model = skyinfer.load(larger, threads=2)
+    expected = model.decide("state", QUESTIONS)
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if all(model.decide("state", QUESTIONS) == expected for _ in range(5)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert model.decide("state", QUESTIONS) == expected
+
+
+def test_idle_threads_sleep(larger: Path) -> None:
+    model = skyinfer.load(larger, threads=4)
+    model.decide("state", QUESTIONS)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1
+
+
+def test_a_plan_is_one_threads_at_a_time(larger: Path) -> None:
+    compiled = skyinfer.load(larger, threads=1).compile({f"q{i}": QUESTIONS["level"] for i in range(12)})
+    compiled.step("warm")
+    refused: list[Exception] = []
+
+    def step() -> None:
+        for _ in range(30):
+            try:
+                compiled.step("word " * 200)
+            except RuntimeError as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=step) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused
+    assert "another thread" in str(refused[0])

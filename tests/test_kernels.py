@@ -274,6 +274,8 @@ def test_the_bindings_refuse_what_a_kernel_would_overrun(isa: str) -> None:
         lambda: kernels.widen_f16(np.zeros(4, np.uint16), vec),
     ]
     for number, call in enumerate(faulty):
-        with pytest.raises(ValueError, match=r"."):
+        try:
             call()
-            pytest.fail(f"call {number} was accepted")
+        except ValueError:
+            continue
+        pytest.fail(f"call {number} was accepted")

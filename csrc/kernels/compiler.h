@@ -44,6 +44,30 @@
 #define SKY_CLEAR(p) ((void)_InterlockedExchange8((p), 0))
 #endif
 
+/* Counters and flags shared by threads, sequentially consistent; ADD gives the new value. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKY_ATOMIC_ADD(p, n) __atomic_add_fetch((p), (n), __ATOMIC_SEQ_CST)
+#define SKY_ATOMIC_LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define SKY_ATOMIC_LOAD64(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define SKY_ATOMIC_STORE64(p, n) __atomic_store_n((p), (n), __ATOMIC_SEQ_CST)
+#elif defined(_MSC_VER)
+#define SKY_ATOMIC_ADD(p, n) (_InterlockedExchangeAdd((volatile long *)(p), (n)) + (n))
+#define SKY_ATOMIC_LOAD(p) _InterlockedOr((volatile long *)(p), 0)
+#define SKY_ATOMIC_LOAD64(p) _InterlockedOr64((volatile __int64 *)(p), 0)
+#define SKY_ATOMIC_STORE64(p, n) ((void)_InterlockedExchange64((volatile __int64 *)(p), (n)))
+#endif
+
+/* What a loop that waits for another core does meanwhile. */
+#if SKY_X86_64 && defined(_MSC_VER)
+#define SKY_PAUSE() _mm_pause()
+#elif SKY_X86_64
+#define SKY_PAUSE() __builtin_ia32_pause()
+#elif SKY_AARCH64 && !defined(_MSC_VER)
+#define SKY_PAUSE() __asm__ volatile("yield")
+#else
+#define SKY_PAUSE() ((void)0)
+#endif
+
 /* A hint that the line at p will be read soon; p may point past the end of everything. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SKY_PREFETCH_L1(p) __builtin_prefetch((p), 0, 3)

@@ -62,6 +62,7 @@ cdef extern from "skyinfer.h" nogil:
         int32_t n_sequences
         int32_t n_markers
         int32_t sequence_tokens
+        int32_t n_threads
 
     ctypedef struct sky_batch:
         int32_t n_sequences
@@ -77,6 +78,7 @@ cdef extern from "skyinfer.h" nogil:
     const char *sky_plan_error(const sky_plan *plan)
     size_t sky_plan_bytes(const sky_plan *plan)
     void sky_plan_free(sky_plan *plan)
+    void sky_plan_use_threads(sky_plan *plan, int n_threads)
     int sky_plan_claim(sky_plan *plan)
     void sky_plan_yield(sky_plan *plan)
     sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)

@@ -46,14 +46,23 @@ class CoreModel:
 
 class CorePlan:
     def __init__(
-        self, model: CoreModel, *, n_tokens: int, n_sequences: int, n_markers: int, sequence_tokens: int
+        self,
+        model: CoreModel,
+        *,
+        n_tokens: int,
+        n_sequences: int,
+        n_markers: int,
+        sequence_tokens: int,
+        n_threads: int = 1,
     ) -> None: ...
     @property
     def model(self) -> CoreModel: ...
     @property
     def n_bytes(self) -> int: ...
     def holds(self, n_tokens: int, n_sequences: int, n_markers: int, sequence_tokens: int) -> bool: ...
-    def run(self, sequences: list[BatchItem], trace: dict[str, np.ndarray] | None = None) -> list[Matrix]: ...
+    def run(
+        self, sequences: list[BatchItem], trace: dict[str, np.ndarray] | None = None, n_threads: int = 1
+    ) -> list[Matrix]: ...
 
 class CoreStepper:
     def __init__(
@@ -63,8 +72,9 @@ class CoreStepper:
         *,
         max_tokens: int,
         sep_id: int,
+        n_threads: int = 1,
     ) -> None: ...
-    def step(self, state_ids: list[int], keep_tail: bool, probabilities: Matrix) -> bool: ...
+    def step(self, state_ids: list[int], keep_tail: bool, probabilities: Matrix, n_threads: int = 1) -> bool: ...
 
 class PackedMatrix:
     def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...

@@ -120,10 +120,12 @@ cdef class CorePlan:
     cdef int32_t[::1] token_ids, token_offsets, markers, marker_offsets, question_types
     cdef float[::1] logits
 
-    def __cinit__(self, CoreModel model not None, *, int n_tokens, int n_sequences, int n_markers, int sequence_tokens):
+    def __cinit__(self, CoreModel model not None, *, int n_tokens, int n_sequences, int n_markers, int sequence_tokens,
+                  int n_threads=1):
         self.model = model
         self.limits.n_tokens, self.limits.n_sequences = n_tokens, n_sequences
         self.limits.n_markers, self.limits.sequence_tokens = n_markers, sequence_tokens
+        self.limits.n_threads = n_threads
         cdef sky_status status
         with nogil:
             status = sky_plan_create(model.handle, &self.limits, &self.handle)
@@ -157,11 +159,11 @@ cdef class CorePlan:
         batch.question_types = &self.question_types[0]
         return batch
 
-    def run(self, list sequences not None, dict trace=None):
+    def run(self, list sequences not None, dict trace=None, int n_threads=1):
         """One forward pass over `sequences`, a list of (token ids, marker positions, question type).
 
         Returns a float32 array of logits for each sequence, one per marker. `trace` is filled with every activation
-        by name, float32 [rows, cols].
+        by name, float32 [rows, cols]. `n_threads` is bounded by the plan's own limit; the logits are the same for any.
 
         Raises:
             RuntimeError: another thread is running this plan.
@@ -174,6 +176,7 @@ cdef class CorePlan:
             raise RuntimeError("this plan is running in another thread")
         try:
             n = self._lay_out(sequences)
+            sky_plan_use_threads(self.handle, n_threads)
             batch = self.batch(n)
             if trace is not None:
                 sky_plan_trace(self.handle, _record, <void *>trace)
@@ -223,12 +226,13 @@ cdef class CoreStepper:
     cdef double[::1] temperatures
     cdef int n, max_tokens, sep_id
 
-    def __cinit__(self, CoreModel model not None, list questions not None, *, int max_tokens, int sep_id):
+    def __cinit__(self, CoreModel model not None, list questions not None, *, int max_tokens, int sep_id,
+                  int n_threads=1):
         heads = [ids for ids, _, _, _, _ in questions]
         markers = [position for _, positions, _, _, _ in questions for position in positions]
         self.n, self.max_tokens, self.sep_id = len(questions), max_tokens, sep_id
         self.plan = CorePlan(model, n_tokens=max(self.n, 1) * max_tokens, n_sequences=max(self.n, 1),
-                             n_markers=len(markers), sequence_tokens=max_tokens)
+                             n_markers=len(markers), sequence_tokens=max_tokens, n_threads=n_threads)
         self.head_ids = np.array([token_id for ids in heads for token_id in ids] or [0], np.int32)
         self.head_offsets = np.cumsum([0] + [len(ids) for ids in heads], dtype=np.int32)
         self.option_of = np.array([option for _, _, _, _, options in questions for option in options] or [0], np.int32)
@@ -238,11 +242,13 @@ cdef class CoreStepper:
         np.asarray(self.plan.marker_offsets)[1:self.n + 1] = np.cumsum([len(found) for _, found, _, _, _ in questions])
         np.asarray(self.plan.question_types)[:self.n] = [kind for _, _, kind, _, _ in questions]
 
-    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None) -> bool:
+    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None,
+             int n_threads=1) -> bool:
         """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
         if not sky_plan_claim(self.plan.handle):
             raise RuntimeError("these compiled questions are stepping in another thread")
         try:
+            sky_plan_use_threads(self.plan.handle, n_threads)
             return self._step(state_ids, keep_tail, probabilities)
         finally:
             sky_plan_yield(self.plan.handle)

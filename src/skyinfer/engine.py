@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from . import _core
-from .answer import CLAMP, Temperatures
+from .answer import CLAMP, Temperatures, clamped
 from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
 from .errors import FormatError
@@ -28,7 +28,9 @@ from .tokenizer import Tokenizer
 # What one forward pass takes: token ids, marker positions, and the question type's number.
 Work = tuple[list[int], list[int], int]
 
-_PARALLEL_PACKING = 1 << 22  # numbers
+# Parameters from which threads pay for themselves: in loading, and in a forward pass.
+_PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
+_MOST_THREADS = 256  # of a plan
 
 # One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
 # Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
@@ -42,11 +44,15 @@ class Engine:
         config: sizes and constants.
         builder: from questions and states to sequences.
         core: the packed weights.
+        threads: that one forward pass may use.
         temperature_clamp: what `temperatures` takes for None.
     """
 
-    def __init__(self, source: ModelSource, *, isa: str, temperature_clamp: bool, token_table_bytes: int) -> None:
+    def __init__(
+        self, source: ModelSource, *, isa: str, threads: int | None, temperature_clamp: bool, token_table_bytes: int
+    ) -> None:
         self.config = ModelConfig.from_source(source)
+        self.threads = threads or _default_threads(self.config)
         tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
         template = PromptTemplate.from_metadata(
             source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
@@ -58,6 +64,7 @@ class Engine:
             self._warn_of_clamped_temperatures(source)
         self.core = _pack(source, self.config, isa, token_table_bytes)
         self._idle_plans: list[_core.CorePlan] = []
+        self._running = 0
         self._lock = threading.Lock()
 
     def temperatures(self, clamp: bool | None = None) -> Temperatures:
@@ -70,9 +77,21 @@ class Engine:
         borders = _batch_borders(work) if trace is None else [0, len(work)]
         for begin, end in pairwise(borders):
             batch = work[begin:end]
-            with self._plan_for(batch) as plan:
-                logits += plan.run(batch, trace)
+            with self._plan_for(batch) as plan, self.share_of_threads() as n_threads:
+                logits += plan.run(batch, trace, n_threads)
         return logits
+
+    @contextmanager
+    def share_of_threads(self) -> Iterator[int]:
+        """How many threads a pass that begins now may use: those that run at once divide them; at least 1."""
+        with self._lock:
+            self._running += 1
+            share = max(1, self.threads // self._running)
+        try:
+            yield share
+        finally:
+            with self._lock:
+                self._running -= 1
 
     @contextmanager
     def _plan_for(self, batch: list[Work]) -> Iterator[_core.CorePlan]:
@@ -88,6 +107,7 @@ class Engine:
                 n_sequences=_round_up(len(batch), 16),
                 n_markers=_round_up(n_markers, 64),
                 sequence_tokens=self.config.max_tokens,
+                n_threads=self.threads,
             )
         try:
             yield plan
@@ -97,14 +117,22 @@ class Engine:
 
     def _warn_of_clamped_temperatures(self, source: ModelSource) -> None:
         low, high = CLAMP
-        outside = {key: value for key, value in self.config.temperatures.items() if not low <= value <= high}
-        if outside:
-            changes = ", ".join(f"{key} {value:g} -> {min(high, max(low, value)):g}" for key, value in outside.items())
+        temperatures = self.config.temperatures.items()
+        changes = ", ".join(
+            f"{key} {value:g} -> {clamped(value):g}" for key, value in temperatures if clamped(value) != value
+        )
+        if changes:
             warnings.warn(
                 f"{source.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}",
                 RuntimeWarning,
                 stacklevel=5,
             )
+
+
+def _default_threads(config: ModelConfig) -> int:
+    """One for a model whose pass is over before threads are awake, all that there are for larger ones."""
+    size = sum(map(math.prod, config.expected_tensors().values()))
+    return 1 if size < _PARALLEL_PASS else min(available_cpus(), _MOST_THREADS)
 
 
 def _round_up(n: int, multiple: int) -> int:

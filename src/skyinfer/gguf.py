@@ -368,8 +368,8 @@ class _Header:
         return out
 
     def size_of(self, what: str, shape: tuple[int, ...], kind: int) -> int:
-        if kind == 0:
-            block, block_bytes = 1, 4
+        if kind in STORED_DTYPES:  # for which the gguf package is not imported
+            block, block_bytes = 1, np.dtype(STORED_DTYPES[kind][1]).itemsize
         else:
             from gguf import GGML_QUANT_SIZES
 

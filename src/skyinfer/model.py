@@ -42,9 +42,9 @@ def load(
         path: the file or directory.
         isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
             variable SKYINFER_ISA, or else the strongest that this CPU runs.
-        threads: that one call may use. Default: 1 for models under four million parameters, and for larger ones the CPUs
-            that this process may really use, by its affinity and its cgroup's quota. Calls that run at the same time
-            divide them. Answers are the same, bit by bit, for any number.
+        threads: that one call may use. Default: 1 for models under four million parameters, and for larger ones the
+            CPUs that this process may really use, by its affinity and its cgroup's quota. Calls that run at the same
+            time divide them. Answers are the same, bit by bit, for any number.
         temperature_clamp: confine temperatures to [0.5, 5] as the Laya runtime does; False takes the file's raw
             values, as llama.cpp does.
         token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated

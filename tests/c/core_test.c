@@ -379,7 +379,7 @@ static void check_model(const char *isa, const float *expected, float *scores)
     }
     sky_model *m = painted_model(isa, 0);
     sky_plan *plan;
-    const sky_plan_limits limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN};
+    const sky_plan_limits limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN, 3};
     expect(sky_plan_create(m, &limits, &plan) == SKY_OK, isa, "sky_plan_create", 0);
     sky_batch batch = {N_SEQUENCES, ids, token_offsets, markers, marker_offsets, types};
 
@@ -392,10 +392,15 @@ static void check_model(const char *isa, const float *expected, float *scores)
 
     float again[N_MARKERS];
     expect(sky_run(plan, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa, "a rerun differs", 0);
+    for (int repeat = 0; repeat < 200; repeat++) { /* steps of few items on more threads than the machine may have */
+        sky_plan_use_threads(plan, repeat % 4);
+        expect(sky_run(plan, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa,
+               "another number of threads gives other scores", repeat % 4);
+    }
     for (int s = 0; s < N_SEQUENCES; s++) { /* alone, in a plan of just its size */
         const int32_t own_tokens[2] = {0, lengths[s]}, own_markers[2] = {0, marker_counts[s]};
         const sky_batch alone = {1, ids + token_offsets[s], own_tokens, markers + marker_offsets[s], own_markers, types + s};
-        const sky_plan_limits own = {lengths[s], 1, marker_counts[s], lengths[s]};
+        const sky_plan_limits own = {lengths[s], 1, marker_counts[s], lengths[s], 1};
         sky_plan *small;
         expect(sky_plan_create(m, &own, &small) == SKY_OK, isa, "a plan for one", 0);
         expect(sky_run(small, &alone, again) == SKY_OK
