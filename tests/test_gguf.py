@@ -367,3 +367,13 @@ def test_mutated_file(seed: int, model: Path, tmp_path: Path) -> None:
         except FormatError as error:
             messages.append(str(error))
     assert [message for message in messages if len(message) > 500 or "\n" in message] == []
+
+
+def test_a_released_tensor_can_be_read_again(tmp_path: Path) -> None:
+    checkpoint = paint(tmp_path / "checkpoint", **SIZES["nano"])
+    with GGUFFile.open(convert(checkpoint, tmp_path / "model.gguf", outtype="f16")) as file:
+        before = {name: file.tensor(name).copy() for name in file.tensors}
+        for name in file.tensors:
+            file.release(name)
+        for name, values in before.items():
+            np.testing.assert_array_equal(file.tensor(name), values)

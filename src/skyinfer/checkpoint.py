@@ -166,6 +166,9 @@ class Checkpoint:
         values = self._data[name].view(item)
         return (values if values.flags.aligned else values.copy()).reshape(info.shape), dtype
 
+    def release(self, name: str) -> None:
+        """As `GGUFFile.release`, but the files of a directory stay mapped whole: it is loaded to be converted."""
+
     @property
     def _n_layers(self) -> int:
         blocks, head = (self.metadata[f"{ARCHITECTURE}.{key}"] for key in ("block_count", "decision.block_count"))

@@ -64,6 +64,10 @@ class ModelSource(Protocol):
         """(values, "f32", "f16" or "bf16") as they lie in the file, if the core can read that; else float32."""
         ...
 
+    def release(self, name: str) -> None:
+        """The tensor is not needed in memory any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

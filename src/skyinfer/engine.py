@@ -177,6 +177,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
             core.set(name, values, dtype)
         except ValueError as error:
             raise FormatError(f"{source.path}: tensor {error}") from error
+        source.release(name)
 
     names = config.expected_tensors()
     # threads pay for themselves from some megabytes on

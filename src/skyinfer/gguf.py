@@ -166,6 +166,16 @@ class GGUFFile:
         except NotImplementedError:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
 
+    def release(self, name: str) -> None:
+        """Let go of the memory that a tensor's pages take, now that its numbers are elsewhere. Reading it again works."""
+        info = self.tensors[name]
+        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages of this tensor and no other's
+        last = (info.offset + info.n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
     def close(self) -> None:
         """Let go of the file. Memory is unmapped once no array refers to it."""
         self._bytes = None
