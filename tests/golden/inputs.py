@@ -361,6 +361,12 @@ ANSWERS: list[tuple[str, str, Any, Any]] = [
         {"q": choice(["a", "b", "c"], option_order=[2, 0, 1]), "r": noul(option_order=[1, 0])},
     ),
     ("labels", "byte", STATE, {"a": noul(labels={"false": "B", "true": "A"}), "b": noul()}),
+    (
+        "labels that are no text",
+        "byte",
+        STATE,
+        {"numbers": choice([3, 2.5, True]), "by number": choice({10: "ten", 20: None}), 7: choice([-1, "-1"])},
+    ),
     ("levels that are no text", "byte", STATE, {"q": score([{"a": 1.0}, 2, [NFD], False])}),
     (
         "options that collapse",
