@@ -63,13 +63,25 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return p / p.sum()
 
 
-def skyinfer_rival(gguf: Path, threads: int) -> Rival:
-    model = skyinfer.load(gguf)
-    return Rival(
-        f"skyinfer decide, {model.isa}",
-        lambda: model.decide(STATE, QUESTIONS),
-        lambda: distributions(model.decide(STATE, QUESTIONS)),
-    )
+def skyinfer_rivals(gguf: Path, threads: int) -> Iterator[Rival]:
+    """`decide` and a compiled `step`, on the strongest instruction set; `decide` on the others with vectors."""
+    supported = [name for name in skyinfer.info()["isa"]["supported"] if name != "portable"]
+    for isa in reversed(supported or ["portable"]):
+        model = skyinfer.load(gguf, isa=isa, threads=threads)
+        yield Rival(
+            f"skyinfer decide, {isa}",
+            lambda model=model: model.decide(STATE, QUESTIONS),
+            lambda model=model: distributions(model.decide(STATE, QUESTIONS)),
+        )
+        if isa == (supported or ["portable"])[-1]:
+            compiled = model.compile(QUESTIONS)
+            yield Rival(
+                f"skyinfer step, {isa}",
+                lambda compiled=compiled: compiled.step(STATE),
+                lambda compiled=compiled: dict(
+                    zip(compiled.ids, np.split(compiled.step(STATE).copy(), compiled.offsets[1:-1]), strict=True)
+                ),
+            )
 
 
 class LayaBatch(NamedTuple):
@@ -180,7 +192,11 @@ def compare(size: str, threads: int, rounds: int, without: list[str], folder: Pa
     torch.set_num_threads(threads)
     batch = LayaBatch.of(Agent(str(checkpoint), device="cpu"))
     with contextlib.ExitStack() as stack:
-        rivals = [skyinfer_rival(gguf, threads), laya_rival(batch, threads), onnx_rival(batch, checkpoint, threads)]
+        rivals = [
+            *skyinfer_rivals(gguf, threads),
+            laya_rival(batch, threads),
+            onnx_rival(batch, checkpoint, threads),
+        ]
         if binary is not None:
             rivals.append(stack.enter_context(llama_rival(binary, gguf, threads)))
         rivals = [rival for rival in rivals if not any(name in rival.name for name in without)]

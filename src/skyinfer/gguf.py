@@ -167,7 +167,7 @@ class GGUFFile:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
 
     def release(self, name: str) -> None:
-        """Let go of the memory that a tensor's pages take, now that its numbers are elsewhere. Reading it again works."""
+        """Let go of the memory that a tensor's pages take, its numbers being elsewhere. It can be read again."""
         info = self.tensors[name]
         if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
