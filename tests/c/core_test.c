@@ -360,6 +360,10 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 
 enum { N_SEQUENCES = 7, N_MARKERS = 16 };
 
+#ifndef THREAD_ROUNDS
+#define THREAD_ROUNDS 200 /* an emulator, which takes a third of a second for one, is given fewer */
+#endif
+
 static const int lengths[N_SEQUENCES] = {7, 65, 66, 129, 1, 200, 31};
 static const int marker_counts[N_SEQUENCES] = {1, 2, 9, 1, 1, 2, 0};
 
