@@ -102,8 +102,8 @@ struct sky_plan {
     float *x;      /* [n_tokens, d]: the residual stream */
     float *normed; /* [n_tokens, d] */
     float *qkv;    /* [n_tokens, 3 d] */
-    float *mixed;  /* [n_tokens, d]: attention's output */
-    float *ff;     /* [n_tokens, max(d_ff, 4 d)] */
+    float *mixed;  /* [n_tokens, d]: attention's output, in the memory of normed, which no one needs by then */
+    float *ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
     float *marker_x, *marker_normed, *marker_q, *marker_mixed; /* [n_markers, d] */
     float *marker_ff; /* [n_markers, 4 d] */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */

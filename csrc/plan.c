@@ -22,9 +22,9 @@ static size_t lay_out(sky_plan *plan, char *base)
     sky_carver c = {base, 0};
     plan->x = sky_carve(&c, n, stride);
     plan->normed = sky_carve(&c, n, stride);
-    plan->qkv = sky_carve(&c, n, qkv_stride);
-    plan->mixed = sky_carve(&c, n, stride);
-    plan->ff = sky_carve(&c, n, ff_stride);
+    plan->qkv = sky_carve(&c, n, qkv_stride > ff_stride ? qkv_stride : ff_stride);
+    plan->mixed = plan->normed;
+    plan->ff = plan->qkv;
     plan->marker_x = sky_carve(&c, n_markers, stride);
     plan->marker_normed = sky_carve(&c, n_markers, stride);
     plan->marker_q = sky_carve(&c, n_markers, stride);

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -174,6 +175,8 @@ def time_in_turn(rivals: list[Rival], rounds: int) -> list[list[float]]:
         rival.call()
         repeats.append(max(1, min(20, int(0.005 / (perf_counter() - start)))))
     times: list[list[float]] = [[] for _ in rivals]
+    gc.collect()
+    gc.freeze()  # torch alone keeps half a million objects, through which every collection would go
     for _ in range(rounds):
         for rival, repeat, seen in zip(rivals, repeats, times, strict=True):
             start = perf_counter()
