@@ -361,7 +361,7 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 enum { N_SEQUENCES = 7, N_MARKERS = 16 };
 
 #ifndef THREAD_ROUNDS
-#define THREAD_ROUNDS 200 /* an emulator, which takes a third of a second for one, is given fewer */
+#define THREAD_ROUNDS 40 /* an emulator, which takes a third of a second for one, is given fewer */
 #endif
 
 static const int lengths[N_SEQUENCES] = {7, 65, 66, 129, 1, 200, 31};
@@ -396,7 +396,7 @@ static void check_model(const char *isa, const float *expected, float *scores)
 
     float again[N_MARKERS];
     expect(sky_run(plan, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa, "a rerun differs", 0);
-    for (int repeat = 0; repeat < 40; repeat++) { /* steps of few items on more threads than the machine may have */
+    for (int repeat = 0; repeat < THREAD_ROUNDS; repeat++) { /* steps of few items on more threads than the machine may have */
         sky_plan_use_threads(plan, repeat % 4);
         expect(sky_run(plan, &batch, again) == SKY_OK && memcmp(again, scores, sizeof again) == 0, isa,
                "another number of threads gives other scores", repeat % 4);
