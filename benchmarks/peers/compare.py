@@ -3,10 +3,10 @@
     benchmarks/peers/run [--sizes pico nano large] [--threads 1 2] [--rounds N] [--without NAME ...]
 
 Every runtime's probabilities are held against Laya's before any clock starts. Then rounds: in each, every runtime
-answers once (small models: several times), one after the other, so that all of them meet the machine in the same moods.
-Printed are the medians, the medians of the ratios round by round, and the errors. ONNX Runtime gets its tensors ready
-made: its figure is the forward pass alone; all others answer the whole request, llama-server over a kept-alive
-connection.
+answers once to warm up and once on the clock (small models: several times), one after the other, so that all of them
+meet the machine in the same moods. Printed are the medians, the medians of the ratios round by round, and the errors.
+ONNX Runtime gets its tensors ready made: its figure is the forward pass alone; all others answer the whole request,
+llama-server over a kept-alive connection.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def time_in_turn(rivals: list[Rival], rounds: int) -> list[list[float]]:
     gc.freeze()  # torch alone keeps half a million objects, through which every collection would go
     for _ in range(rounds):
         for rival, repeat, seen in zip(rivals, repeats, times, strict=True):
+            rival.call()  # not timed: its weights come back into the caches, the last one's threads fall asleep
             start = perf_counter()
             for _ in range(repeat):
                 rival.call()
