@@ -33,12 +33,14 @@ HEADS = {
 
 
 def rows(rng: np.random.Generator, m: int, n: int) -> np.ndarray:
-    """[m, n] as a plan keeps it: rows apart by other than a multiple of 1 KB."""
+    """[m, n] as a plan keeps it: rows apart by other than a multiple of 1 KB, on huge pages, for which numpy asks where
+    it allocates 4 MB or more without clearing them."""
     stride = (n + 15) // 16 * 16
     stride += 16 if stride % 256 == 0 else 0
-    whole = np.zeros((m, stride), np.float32)
-    whole[:, :n] = rng.standard_normal((m, n))
-    return whole[:, :n]
+    whole = np.empty((max(m, (8 << 20) // (4 * stride)), stride), np.float32)
+    whole[:] = 0.0
+    whole[:m, :n] = rng.standard_normal((m, n))
+    return whole[:m, :n]
 
 
 @pytest.mark.parametrize("shape", PRODUCTS)

@@ -16,9 +16,12 @@
 
 void *sky_alloc(size_t bytes)
 {
-    const size_t align = bytes >= (size_t)4 << 20 ? (size_t)2 << 20 : SKY_ALIGN;
-    if (bytes > SIZE_MAX - align - sizeof(void *))
+    /* Arenas ask for huge pages. With small ones a product's rows lie on more pages than the TLB has entries, and a quarter
+     * of a large model's time goes there (benchmarks/LOG.md). */
+    const size_t huge_page = (size_t)2 << 20, align = bytes >= huge_page / 8 ? huge_page : SKY_ALIGN;
+    if (bytes > SIZE_MAX - 2 * align - sizeof(void *))
         return NULL;
+    bytes = (bytes + align - 1) / align * align;
     char *raw = calloc(1, bytes + align + sizeof(void *)); /* calloc: large zeroed pages cost nothing until touched */
     if (!raw)
         return NULL;
@@ -27,7 +30,7 @@ void *sky_alloc(size_t bytes)
     ((void **)start)[-1] = raw;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (align > SKY_ALIGN)
-        (void)madvise(start, bytes / align * align, MADV_HUGEPAGE); /* a hint: panels span many small pages */
+        (void)madvise(start, bytes, MADV_HUGEPAGE);
 #endif
     return start;
 }

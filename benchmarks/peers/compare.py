@@ -159,9 +159,16 @@ def llama_rival(binary: Path, gguf: Path, threads: int) -> Iterator[Rival]:
     with agreement.llama_server(binary, gguf, threads) as address:
         connection = http.client.HTTPConnection(address.removeprefix("http://"))
 
-        def call() -> bytes:
+        def ask() -> bytes:
             connection.request("POST", "/v1/systemone", body, {"Content-Type": "application/json"})
             return connection.getresponse().read()
+
+        def call() -> bytes:
+            try:
+                return ask()
+            except (ConnectionError, http.client.HTTPException):  # it closes a connection that was idle for 5 s
+                connection.close()
+                return ask()
 
         yield Rival("llama-server f16, HTTP", call, lambda: distributions(json.loads(call())))
 
