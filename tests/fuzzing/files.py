@@ -124,7 +124,7 @@ class Files:
         elif kind == STRING and key == b"tokenizer.huggingface.json" and rng.random() < 0.9:
             entry[2] = self._damage_tokenizer(rng, value)
         elif kind == STRING and key.startswith(b"tokenizer.chat_template") and rng.random() < 0.9:
-            entry[2] = self._damage_template(rng, value.decode()).encode("utf-8", "replace")
+            entry[2] = self._damage_template(rng, value.decode("utf-8", "replace")).encode("utf-8", "replace")
         elif kind == ARRAY and isinstance(value, tuple) and rng.random() < 0.85:
             inner, items = value
             items = list(items)
@@ -150,7 +150,7 @@ class Files:
             entry[1] = rng.choice([*FORMATS, STRING, 13, 255])
             entry[2] = hostile(rng) if rng.random() < 0.5 else value
         elif kind == STRING:
-            entry[2] = rng.choice([mutate_text(rng, value[:2000].decode()), rng.choice(TEXT)]).encode(
+            entry[2] = rng.choice([mutate_text(rng, value[:2000].decode("utf-8", "replace")), rng.choice(TEXT)]).encode(
                 "utf-8", "surrogatepass"
             )
         elif not isinstance(value, (int, float)):
@@ -163,9 +163,11 @@ class Files:
             entry[1] = rng.choice([kind, kind, kind, 10, 11])
 
     def _damage_tokenizer(self, rng: random.Random, text: bytes) -> bytes:
-        if rng.random() < 0.1:
-            return mutate_text(rng, text.decode()).encode("utf-8", "replace")
-        tokenizer = json.loads(text)
+        tokenizer = None
+        with contextlib.suppress(ValueError, RecursionError):  # earlier damage may have left no JSON, or no object
+            tokenizer = json.loads(text)
+        if rng.random() < 0.1 or not isinstance(tokenizer, dict):
+            return mutate_text(rng, text.decode("utf-8", "replace")).encode("utf-8", "replace")
         for _ in range(rng.choice([1, 1, 2, 3])):
             part = rng.choice(list(TOKENIZER_PARTS))
             what = rng.random()
