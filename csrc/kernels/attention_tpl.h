@@ -156,4 +156,16 @@ static void attention(const sky_attention *a)
     }
 }
 
+/* What the three templates give a row of the table; an instruction-set file overrides what it has better. */
+static void fill_from_templates(sky_kernels *table)
+{
+    table->tile_rows = TILE_ROWS;
+    table->panel_cols = PANEL_COLS;
+    table->gemm_f32 = gemm_f32;
+    table->layer_norm = layer_norm;
+    table->attention = attention;
+    table->pack_panel = pack_panel;
+    table->fma_peak = fma_peak;
+}
+
 #endif

@@ -81,14 +81,8 @@ static void widen_f16(const uint16_t *in, int n, float *out)
 void sky_fill_avx512(sky_kernels *table)
 {
     table->isa = "avx512";
-    table->tile_rows = TILE_ROWS;
-    table->panel_cols = PANEL_COLS;
-    table->gemm_f32 = gemm_f32;
-    table->layer_norm = layer_norm;
-    table->attention = attention;
-    table->pack_panel = pack_panel;
+    fill_from_templates(table);
     table->widen_f16 = widen_f16;
-    table->fma_peak = fma_peak;
 }
 
 #endif

@@ -108,6 +108,7 @@ class CompiledQuestions:
 
         Raises:
             RequestError, FormatError: as a call.
+            RuntimeError: another thread is stepping this object.
         """
         tokens = self._engine.builder.state(state)
         return self.run_tokens(tokens.ids, keep_tail=tokens.keep_tail)
@@ -122,6 +123,7 @@ class CompiledQuestions:
         Raises:
             ValueError: an id is outside the vocabulary.
             FormatError: as a call.
+            RuntimeError: another thread is stepping this object.
         """
         if self._stepper is None:
             self._stepper = self._make_stepper()
