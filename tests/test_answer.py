@@ -182,7 +182,7 @@ def test_envelope() -> None:
             "a": {"type": "choice", "instructions": "?", "criteria": ["only"]},
         }
     )
-    found = response("name", questions, [sequence(2), sequence(1)], [[0.0, 0.0], [5.0]], PLAIN)
+    found = response("name", questions, [sequence(2), sequence(1)], [[0.0, 0.0], [5.0]], PLAIN, input_tokens=20)
     assert found["model"] == "name"
     assert list(found["answers"]) == ["z", "a"]
     assert found["usage"] == {"input_tokens": 20, "output_tokens": 0}
@@ -190,5 +190,5 @@ def test_envelope() -> None:
         "type": "choice", "choice": "only", "probabilities": {"only": 1.0}, "confidence": 1.0,
     }  # fmt: skip
     assert '"only": 1.0' in json.dumps(found)
-    empty = response("name", [], [], [], PLAIN)
+    empty = response("name", [], [], [], PLAIN, input_tokens=0)
     assert (empty["answers"], empty["usage"]["input_tokens"]) == ({}, 0)

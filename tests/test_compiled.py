@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import skyinfer
-from skyinfer import RequestError
+from skyinfer import RequestError, _core
 from skyinfer.compiled import QuestionCache
 from skyinfer.cpus import available_cpus
 
@@ -103,6 +103,13 @@ def test_step_with_questions_that_fill_the_sequence(tmp_path: Path) -> None:
         for state in ("", "some state that is cut", ["a", "list " * 20]):
             expected = flat(model.decide(state, questions))
             np.testing.assert_allclose(model.compile(questions).step(state), expected, rtol=0, atol=1e-7)
+
+
+def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> None:
+    engine, questions = model._engine, model.compile(QUESTIONS)
+    plan = _core.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
+    with pytest.raises(ValueError, match="larger than the plan"):
+        plan.ask(questions._core_heads, [5] * 250, False)
 
 
 def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:

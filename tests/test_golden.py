@@ -134,8 +134,7 @@ def test_activations_are_the_runtimes(name: str, isa: str) -> None:
 def _run(name: str, isa: str, cases: list[dict[str, Any]], trace: dict[str, Any] | None = None) -> list[np.ndarray]:
     model = _model(name, isa)
     work = [(case["ids"], case["markers"], QUESTION_TYPES.index(case["type"])) for case in cases]
-    with model._engine._plan_for(work) as plan:
-        return plan.run(work, trace)
+    return model._engine.run(work, trace)
 
 
 def _close(ours: Any, theirs: Any, bound: float) -> None:

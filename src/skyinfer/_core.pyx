@@ -4,8 +4,7 @@
 Shapes and contracts: csrc/skyinfer.h. What the core refuses comes back as ValueError with its message, or as MemoryError.
 """
 
-from libc.math cimport exp, isfinite
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 import numpy as np
 
@@ -117,7 +116,7 @@ cdef class CorePlan:
     cdef sky_plan *handle
     cdef readonly CoreModel model
     cdef sky_plan_limits limits
-    cdef int32_t[::1] token_ids, token_offsets, markers, marker_offsets, question_types
+    cdef int32_t[::1] token_ids, token_offsets, markers, marker_offsets, question_types, state
     cdef float[::1] logits
 
     def __cinit__(self, CoreModel model not None, *, int n_tokens, int n_sequences, int n_markers, int sequence_tokens,
@@ -136,6 +135,7 @@ cdef class CorePlan:
         self.markers = np.zeros(max(n_markers, 1), np.int32)
         self.marker_offsets = np.zeros(n_sequences + 1, np.int32)
         self.question_types = np.zeros(n_sequences, np.int32)
+        self.state = np.zeros(sequence_tokens, np.int32)
         self.logits = np.zeros(max(n_markers, 1), np.float32)
 
     def __dealloc__(self):
@@ -145,19 +145,24 @@ cdef class CorePlan:
     def n_bytes(self) -> int:
         return sky_plan_bytes(self.handle)
 
-    def holds(self, int n_tokens, int n_sequences, int n_markers, int sequence_tokens) -> bool:
+    cpdef bint holds(self, int n_tokens, int n_sequences, int n_markers, int sequence_tokens) noexcept:
         """Whether a batch of these sizes is within the limits."""
         return (n_tokens <= self.limits.n_tokens and n_sequences <= self.limits.n_sequences
                 and n_markers <= self.limits.n_markers and sequence_tokens <= self.limits.sequence_tokens)
 
-    cdef sky_batch batch(self, int n) noexcept:
-        """The first n sequences of the buffers that the batch is laid out in."""
+    cdef int forward(self, int n) except -1:
+        """One forward pass over the first n sequences of the buffers that a batch is laid out in."""
         cdef sky_batch batch
+        cdef sky_status status
         batch.n_sequences = n
         batch.token_ids, batch.token_offsets = &self.token_ids[0], &self.token_offsets[0]
         batch.markers, batch.marker_offsets = &self.markers[0], &self.marker_offsets[0]
         batch.question_types = &self.question_types[0]
-        return batch
+        with nogil:
+            status = sky_run(self.handle, &batch, &self.logits[0])
+        if status != SKY_OK:
+            raise _error(status, sky_plan_error(self.handle))
+        return 0
 
     def run(self, list sequences not None, dict trace=None, int n_threads=1):
         """One forward pass over `sequences`, a list of (token ids, marker positions, question type).
@@ -169,25 +174,35 @@ cdef class CorePlan:
             RuntimeError: another thread is running this plan.
             ValueError: the batch is larger than the plan, or holds what the core refuses.
         """
-        cdef sky_batch batch
         cdef int n
-        cdef sky_status status
         if not sky_plan_claim(self.handle):
             raise RuntimeError("this plan is running in another thread")
         try:
             n = self._lay_out(sequences)
             sky_plan_use_threads(self.handle, n_threads)
-            batch = self.batch(n)
             if trace is not None:
                 sky_plan_trace(self.handle, _record, <void *>trace)
-            with nogil:
-                status = sky_run(self.handle, &batch, &self.logits[0])
-            if status != SKY_OK:
-                raise _error(status, sky_plan_error(self.handle))
+            self.forward(n)
             logits = np.array(self.logits[:self.marker_offsets[n]])
             return [logits[self.marker_offsets[i]:self.marker_offsets[i + 1]] for i in range(n)]
         finally:
             sky_plan_trace(self.handle, NULL, NULL)
+            sky_plan_yield(self.handle)
+
+    def ask(self, CoreHeads heads not None, list state_ids not None, bint keep_tail, int n_threads=1) -> list:
+        """One forward pass over every head with the state behind it, as sequence.SequenceBuilder.assemble lays it out.
+
+        Returns a list of floats for each head, one per marker. Raises as `run`.
+        """
+        if not sky_plan_claim(self.handle):
+            raise RuntimeError("this plan is running in another thread")
+        try:
+            sky_plan_use_threads(self.handle, n_threads)
+            heads.put(self, state_ids, keep_tail)
+            self.forward(heads.n)
+            return [[self.logits[i] for i in range(heads.marker_offsets[q], heads.marker_offsets[q + 1])]
+                    for q in range(heads.n)]
+        finally:
             sky_plan_yield(self.handle)
 
     cdef int _lay_out(self, list sequences) except -1:
@@ -214,100 +229,5 @@ cdef class CorePlan:
         return n
 
 
-cdef class CoreStepper:
-    """A plan for the same questions over and over: heads are laid out once, a step copies the state in behind them.
-
-    `questions`: for each (head ids, marker positions, question type, temperature, option of each marker). One thread at
-    a time may step.
-    """
-
-    cdef CorePlan plan
-    cdef int32_t[::1] head_ids, head_offsets, option_of, state
-    cdef double[::1] temperatures
-    cdef int n, max_tokens, sep_id
-
-    def __cinit__(self, CoreModel model not None, list questions not None, *, int max_tokens, int sep_id,
-                  int n_threads=1):
-        heads = [ids for ids, _, _, _, _ in questions]
-        markers = [position for _, positions, _, _, _ in questions for position in positions]
-        self.n, self.max_tokens, self.sep_id = len(questions), max_tokens, sep_id
-        self.plan = CorePlan(model, n_tokens=max(self.n, 1) * max_tokens, n_sequences=max(self.n, 1),
-                             n_markers=len(markers), sequence_tokens=max_tokens, n_threads=n_threads)
-        self.head_ids = np.array([token_id for ids in heads for token_id in ids] or [0], np.int32)
-        self.head_offsets = np.cumsum([0] + [len(ids) for ids in heads], dtype=np.int32)
-        self.option_of = np.array([option for _, _, _, _, options in questions for option in options] or [0], np.int32)
-        self.temperatures = np.array([temperature for _, _, _, temperature, _ in questions] or [0], np.float64)
-        self.state = np.zeros(max_tokens, np.int32)
-        np.asarray(self.plan.markers)[:len(markers)] = markers
-        np.asarray(self.plan.marker_offsets)[1:self.n + 1] = np.cumsum([len(found) for _, found, _, _, _ in questions])
-        np.asarray(self.plan.question_types)[:self.n] = [kind for _, _, kind, _, _ in questions]
-
-    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None,
-             int n_threads=1) -> bool:
-        """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
-        if not sky_plan_claim(self.plan.handle):
-            raise RuntimeError("these compiled questions are stepping in another thread")
-        try:
-            sky_plan_use_threads(self.plan.handle, n_threads)
-            return self._step(state_ids, keep_tail, probabilities)
-        finally:
-            sky_plan_yield(self.plan.handle)
-
-    cdef bint _step(self, list state_ids, bint keep_tail, float[::1] probabilities) except? False:
-        cdef int n_state = len(state_ids), n_kept = min(n_state, self.max_tokens)
-        cdef int first = n_state - n_kept if keep_tail else 0, i
-        if probabilities.shape[0] != self.plan.marker_offsets[self.n]:
-            raise ValueError(f"expected room for {self.plan.marker_offsets[self.n]} probabilities")
-        for i in range(n_kept):
-            self.state[i] = state_ids[first + i]
-        if self.n == 0:
-            return True
-        self._lay_out(n_kept, keep_tail)
-
-        cdef sky_batch batch = self.plan.batch(self.n)
-        cdef sky_status status
-        cdef bint finite = False
-        with nogil:
-            status = sky_run(self.plan.handle, &batch, &self.plan.logits[0])
-            if status == SKY_OK:
-                finite = self._softmax(probabilities)
-        if status != SKY_OK:
-            raise _error(status, sky_plan_error(self.plan.handle))
-        return finite
-
-    cdef void _lay_out(self, int n_state, bint keep_tail) noexcept nogil:
-        """[head] [state] [SEP] for each question, as sequence.SequenceBuilder.assemble does."""
-        cdef int q, n_head, used, end = 0
-        for q in range(self.n):
-            n_head = self.head_offsets[q + 1] - self.head_offsets[q]
-            used = min(n_state, max(0, self.max_tokens - n_head - 1))
-            memcpy(&self.plan.token_ids[end], &self.head_ids[self.head_offsets[q]],
-                   <size_t>min(n_head, self.max_tokens) * sizeof(int32_t))
-            if used:
-                memcpy(&self.plan.token_ids[end + n_head], &self.state[n_state - used if keep_tail else 0],
-                       <size_t>used * sizeof(int32_t))
-            if n_head + used < self.max_tokens:
-                self.plan.token_ids[end + n_head + used] = self.sep_id
-            end += min(n_head + used + 1, self.max_tokens)
-            self.plan.token_offsets[q + 1] = end
-
-    cdef bint _softmax(self, float[::1] probabilities) noexcept nogil:
-        cdef int q, i, begin, end
-        cdef double peak, total
-        cdef bint finite = True
-        for q in range(self.n):
-            begin, end = self.plan.marker_offsets[q], self.plan.marker_offsets[q + 1]
-            peak = self.plan.logits[begin]
-            for i in range(begin, end):
-                finite &= isfinite(self.plan.logits[i]) != 0
-                peak = max(peak, <double>self.plan.logits[i])
-            total = 0.0
-            for i in range(begin, end):
-                total += exp((self.plan.logits[i] - peak) / self.temperatures[q])
-            for i in range(begin, end):
-                probabilities[begin + self.option_of[i]] = <float>(
-                    exp((self.plan.logits[i] - peak) / self.temperatures[q]) / total)
-        return finite
-
-
+include "_questions.pxi"
 include "_kernels.pxi"

@@ -177,13 +177,15 @@ def in_option_order(question: Question, values: Iterable[Any]) -> list[Any]:
 def response(
     model: str,
     questions: SequenceOf[Question],
-    sequences: SequenceOf[Sequence],
-    logits: Iterable[SequenceOf[float]],
+    sequences: SequenceOf[Sequence | None],
+    logits: SequenceOf[SequenceOf[float]],
     temperatures: Temperatures,
+    *,
+    input_tokens: int,
 ) -> Response:
     """The envelope: an answer by question id, in the order received, and the tokens read.
 
-    `logits` holds one row for each question, in slot order. Raises as `answer`.
+    `logits` holds one row for each question, in slot order; `sequences` are as in `answer`. Raises as `answer`.
     """
     return {
         "model": model,
@@ -192,7 +194,7 @@ def response(
             for question, sequence, row in zip(questions, sequences, logits, strict=True)
         },
         "usage": {
-            "input_tokens": sum(len(sequence.ids) for sequence in sequences),
+            "input_tokens": input_tokens,
             "output_tokens": 0,
         },
     }

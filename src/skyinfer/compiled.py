@@ -44,6 +44,10 @@ class CompiledQuestions:
         self._questions = parse_questions(questions)
         self._heads = [engine.builder.head(question) for question in self._questions]
         self._types = [QUESTION_TYPES.index(question.type) for question in self._questions]
+        self._core_heads = engine.core_heads(self._heads)
+        # states up to this long go uncut into every sequence
+        self._room = min((engine.config.max_tokens - len(head.ids) - 1 for head in self._heads), default=0)
+        self._options_distinct = all(head.options_distinct == len(head.markers) for head in self._heads)
         self.ids = tuple(question.id for question in self._questions)
         self.offsets = np.cumsum([0, *(len(question.options) for question in self._questions)], dtype=np.int32)
         self.probabilities = np.zeros(self.offsets[-1], np.float32)
@@ -65,8 +69,7 @@ class CompiledQuestions:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
-        sequences = self.sequences(state)
-        result = self._response(sequences, self._engine.run(self._work(sequences)), temperature_clamp)
+        result = self._answers(state, temperature_clamp)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
@@ -80,7 +83,7 @@ class CompiledQuestions:
         """
         by_state = [self._sequences_of(number, state) for number, state in enumerate(states)]
         rows = iter(self._engine.run([work for sequences in by_state for work in self._work(sequences)]))
-        return [self._response(some, [next(rows) for _ in some], temperature_clamp) for some in by_state]
+        return [self._response(some, [next(rows).tolist() for _ in some], temperature_clamp) for some in by_state]
 
     def logits(self, state: Any) -> dict[Any, np.ndarray]:
         """Raw scores by question id: float32 [n_options], in the order of the options.
@@ -147,28 +150,43 @@ class CompiledQuestions:
     def _work(self, sequences: list[Sequence]) -> list[Work]:
         return [(found.ids, found.markers, kind) for found, kind in zip(sequences, self._types, strict=True)]
 
-    def _response(self, sequences: list[Sequence], rows: list[np.ndarray], temperature_clamp: bool | None) -> Response:
-        temperatures = self._engine.temperatures(temperature_clamp)
+    def _answers(self, state: Any, temperature_clamp: bool | None) -> Response:
+        if not self._heads:
+            return self._response(self.sequences(state), [], temperature_clamp)
+        tokens = self._engine.builder.state(state)
+        rows = self._engine.ask(self._core_heads, tokens)
+        n_state = len(tokens.ids)
+        if rows is None or n_state > self._room or not self._options_distinct:
+            sequences = [self._engine.builder.assemble(head, tokens) for head in self._heads]
+            if rows is None:
+                rows = [row.tolist() for row in self._engine.run(self._work(sequences))]
+            return self._response(sequences, rows, temperature_clamp)
         return response(
-            self._engine.config.name, self._questions, sequences, (row.tolist() for row in rows), temperatures
+            self._engine.config.name,
+            self._questions,
+            [None] * len(rows),
+            rows,
+            self._engine.temperatures(temperature_clamp),
+            input_tokens=self._core_heads.n_tokens(n_state),
+        )
+
+    def _response(self, sequences: list[Sequence], rows: list[list[float]], temperature_clamp: bool | None) -> Response:
+        return response(
+            self._engine.config.name,
+            self._questions,
+            sequences,
+            rows,
+            self._engine.temperatures(temperature_clamp),
+            input_tokens=sum(len(sequence.ids) for sequence in sequences),
         )
 
     def _make_stepper(self) -> _core.CoreStepper:
         temperatures = self._engine.temperatures()
         return _core.CoreStepper(
             self._engine.core,
-            [
-                (
-                    head.ids,
-                    head.markers,
-                    question_type,
-                    temperatures.of(head.question.type, len(head.markers)),
-                    head.question.option_order or list(range(len(head.markers))),
-                )
-                for head, question_type in zip(self._heads, self._types, strict=True)
-            ],
-            max_tokens=self._engine.config.max_tokens,
-            sep_id=self._engine.builder.sep_id,
+            self._core_heads,
+            [temperatures.of(question.type, len(question.options)) for question in self._questions],
+            [question.option_order or list(range(len(question.options))) for question in self._questions],
             n_threads=self._engine.threads,
         )
 

@@ -21,7 +21,8 @@ from .answer import CLAMP, Temperatures, clamped
 from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
 from .errors import FormatError
-from .sequence import SequenceBuilder
+from .schema import QUESTION_TYPES
+from .sequence import Head, SequenceBuilder, StateTokens
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
 
@@ -77,9 +78,33 @@ class Engine:
         borders = _batch_borders(work) if trace is None else [0, len(work)]
         for begin, end in pairwise(borders):
             batch = work[begin:end]
-            with self._plan_for(batch) as plan, self.share_of_threads() as n_threads:
+            plan, n_threads = self._take_plan(
+                sum(len(ids) for ids, _, _ in batch), len(batch), sum(len(markers) for _, markers, _ in batch)
+            )
+            try:
                 logits += plan.run(batch, trace, n_threads)
+            finally:
+                self._put_back(plan)
         return logits
+
+    def core_heads(self, heads: list[Head]) -> _core.CoreHeads:
+        """Heads laid out for `ask`."""
+        return _core.CoreHeads(
+            [(head.ids, head.markers, QUESTION_TYPES.index(head.question.type)) for head in heads],
+            max_tokens=self.config.max_tokens,
+            sep_id=self.builder.sep_id,
+        )
+
+    def ask(self, heads: _core.CoreHeads, state: StateTokens) -> list[list[float]] | None:
+        """Logits of each head with the state behind it, in one forward pass; None where it would be too long."""
+        n_tokens = heads.n_tokens(min(len(state.ids), heads.max_tokens))
+        if n_tokens > _BATCH_TOKENS:
+            return None
+        plan, n_threads = self._take_plan(n_tokens, heads.n, heads.n_markers)
+        try:
+            return plan.ask(heads, state.ids, state.keep_tail, n_threads)
+        finally:
+            self._put_back(plan)
 
     @contextmanager
     def share_of_threads(self) -> Iterator[int]:
@@ -93,26 +118,31 @@ class Engine:
             with self._lock:
                 self._running -= 1
 
-    @contextmanager
-    def _plan_for(self, batch: list[Work]) -> Iterator[_core.CorePlan]:
-        """An idle plan that holds the batch, or a new one; idle again afterwards."""
-        n_tokens = sum(len(ids) for ids, _, _ in batch)
-        n_markers = sum(len(markers) for _, markers, _ in batch)
+    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int) -> tuple[_core.CorePlan, int]:
+        """An idle plan that holds such a batch, or a new one, and how many threads it may use; for `_put_back`."""
         with self._lock:
             plan = self._idle_plans.pop() if self._idle_plans else None
-        if plan is None or not plan.holds(n_tokens, len(batch), n_markers, self.config.max_tokens):
-            plan = _core.CorePlan(
-                self.core,
-                n_tokens=_round_up(n_tokens, 256),
-                n_sequences=_round_up(len(batch), 16),
-                n_markers=_round_up(n_markers, 64),
-                sequence_tokens=self.config.max_tokens,
-                n_threads=self.threads,
-            )
-        try:
-            yield plan
-        finally:
-            with self._lock:
+            self._running += 1
+            share = max(1, self.threads // self._running)
+        if plan is None or not plan.holds(n_tokens, n_sequences, n_markers, self.config.max_tokens):
+            try:
+                plan = _core.CorePlan(
+                    self.core,
+                    n_tokens=_round_up(n_tokens, 256),
+                    n_sequences=_round_up(n_sequences, 16),
+                    n_markers=_round_up(n_markers, 64),
+                    sequence_tokens=self.config.max_tokens,
+                    n_threads=self.threads,
+                )
+            except BaseException:
+                self._put_back(plan)
+                raise
+        return plan, share
+
+    def _put_back(self, plan: _core.CorePlan | None) -> None:
+        with self._lock:
+            self._running -= 1
+            if plan is not None:
                 self._idle_plans.append(plan)
 
     def _warn_of_clamped_temperatures(self, source: ModelSource) -> None:

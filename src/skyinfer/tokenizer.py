@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FormatError
 from .gguf import TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_USER_DEFINED
+from .words import words_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -78,6 +79,7 @@ class Tokenizer:
         "_encode_batch",
         "_encode_one",
         "_remember",
+        "_words",
         "cls_id",
         "cls_text",
         "keeps_tail",
@@ -95,12 +97,17 @@ class Tokenizer:
         backend.no_padding()
         _check_model(backend, source)
         with faults_named(source):
-            _check_growth([json.loads(part.__getstate__()) for part in _steps(backend)], source)
+            normalizer, pre_tokenizer = (
+                json.loads(part.__getstate__()) if part is not None else None
+                for part in (backend.normalizer, backend.pre_tokenizer)
+            )
+            _check_growth([normalizer, pre_tokenizer], source)
         _check_ids(backend, special, source)
         # A batch call lets go of the GIL, but starts the package's own pool of threads, which a process that forks
         # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
         # form leaves out offsets, which nobody reads.
         self._encode_one, self._encode_batch = backend.encode, backend.encode_batch_fast
+        self._words = words_of(backend, normalizer, pre_tokenizer)
         self._remember = lru_cache(_REMEMBERED_TEXTS)(self._encode_tuple)
         self.cls_id, self.cls_text = (
             special.cls_id,
@@ -140,6 +147,9 @@ class Tokenizer:
             FormatError: the model's tokenizer fails on this text.
         """
         try:
+            known = self._words.ids(text) if self._words is not None else None
+            if known is not None:
+                return known
             if len(text) > _LONG_TEXT:
                 return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
@@ -211,10 +221,6 @@ def parse(text: str, source: str) -> tokenizers.Tokenizer:
         content = json.loads(text)
         _check_growth([content.get("normalizer"), content.get("pre_tokenizer")], source)
         return Backend.from_str(text)
-
-
-def _steps(backend: tokenizers.Tokenizer) -> list[Any]:
-    return [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
 
 
 def _check_model(backend: tokenizers.Tokenizer, source: str) -> None:

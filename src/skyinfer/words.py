@@ -1,0 +1,89 @@
+"""Token ids of short ASCII texts, put together word by word from what the ``tokenizers`` package gave for each word.
+
+A game's state is the same few words and numbers in every frame. Where the tokenizer splits a text into words first and
+gives each its tokens by itself (byte-level BPE with GPT-2's pattern), remembered words give the same ids as the package
+does for the text, in a fifth of the time. Everything else is left to the package.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# GPT-2's pattern for ASCII: \p{L} is [A-Za-z] there and \p{N} is [0-9]; \s leaves out U+001C to U+001F in both dialects.
+_WORDS = re.compile(r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
+
+# A longer text spends its time elsewhere, and a longer word hardly comes again. All words together take a few MB.
+_MAX_TEXT, _MAX_WORD, _MAX_WORDS = 512, 32, 8192
+# New words cost a call of the package each, so a text of many new ones is learnt over several calls.
+_LEARNT_PER_TEXT = 4
+# Added tokens that one search through a text can look for.
+_MAX_ADDED = 500
+
+
+class Words:
+    """Remembered words of one tokenizer. Safe to share between threads: an entry, once there, is never changed."""
+
+    __slots__ = ("_begins_added", "_encode", "_ids")
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], begins_added: Callable[[str], Any]) -> None:
+        """`encode` is the package's own; `begins_added` finds what it would look for before it splits into words."""
+        self._encode, self._begins_added = encode, begins_added
+        self._ids: dict[str, tuple[int, ...]] = {}
+
+    def ids(self, text: str) -> list[int] | None:
+        """Token ids of `text`; None where they have to come from the package.
+
+        Raises:
+            Exception: whatever the package raises for a word.
+        """
+        if len(text) > _MAX_TEXT or not text.isascii() or self._begins_added(text):
+            return None
+        words = _WORDS.findall(text)
+        known = self._ids
+        ids: list[int] = []
+        try:
+            for word in words:
+                ids += known[word]
+        except KeyError:
+            return self._learn(words)
+        return ids
+
+    def _learn(self, words: list[str]) -> list[int] | None:
+        """Remembers some of the words, and gives the ids of all where now all are known."""
+        new = [word for word in dict.fromkeys(words) if word not in self._ids]
+        if len(self._ids) > _MAX_WORDS:
+            self._ids = {}  # what is still in use comes back
+        for word in new[:_LEARNT_PER_TEXT]:
+            if len(word) <= _MAX_WORD:
+                self._ids[word] = tuple(self._encode(word))
+        found = [self._ids.get(word) for word in words]
+        return None if None in found else [token for ids in found if ids is not None for token in ids]
+
+
+def words_of(backend: tokenizers.Tokenizer, normalizer: Any, pre_tokenizer: Any) -> Words | None:
+    """Memory for the words of a tokenizer that gives every word of an ASCII text its tokens by itself; None for others.
+
+    `normalizer` and `pre_tokenizer` are the backend's, as in tokenizer.json.
+    """
+    if not (
+        normalizer in (None, {"type": "NFC"})
+        and isinstance(pre_tokenizer, Mapping)
+        and pre_tokenizer.get("type") == "ByteLevel"
+        and pre_tokenizer.get("add_prefix_space") is False
+        and pre_tokenizer.get("use_regex", True) is True
+        and type(backend.model).__name__ == "BPE"
+    ):
+        return None
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    # Two characters tell them from a text's own well enough. What is not ASCII is not in an ASCII text.
+    forms = {form[:2] for token in added for form in (token, unicodedata.normalize("NFC", token)) if form[:2].isascii()}
+    if len(forms) > _MAX_ADDED or "" in forms:
+        return None
+    begins_added = re.compile("|".join(map(re.escape, sorted(forms))) or r"(?!)").search
+    return Words(lambda word: backend.encode(word, add_special_tokens=False).ids, begins_added)
