@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import tokenizers
 
-# GPT-2's pattern for ASCII: \p{L} is [A-Za-z] there and \p{N} is [0-9]; \s leaves out U+001C to U+001F in both dialects.
+# GPT-2's pattern for ASCII: \p{L} is [A-Za-z], \p{N} is [0-9], and \s leaves out U+001C to U+001F in both dialects.
 _WORDS = re.compile(r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
 
 # A longer text spends its time elsewhere, and a longer word hardly comes again. All words together take a few MB.
