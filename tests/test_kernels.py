@@ -58,7 +58,7 @@ def tile_edges(isa: str) -> list[tuple[int, int, int]]:
     rows, cols = _core.Kernels(isa).tile
     edges = [(m, n, 37) for m in (1, rows - 1, rows, rows + 1) for n in (1, cols - 1, cols, cols + 1)]
     tails = [(m, cols + 7, 5) for m in range(1, rows + 1)]
-    return [*edges, *tails, (2 * rows + 3, 61, 1), (7, 97, 131), (29, 2 * cols, 64), (13, 53, 257)]
+    return [*edges, *tails, (2 * rows + 3, 61, 1), (7, 97, 131), (29, 2 * cols, 64), (13, 53, 257), (19, 41, 1025), (9, 35, 2624)]
 
 
 def test_gemm_adds_bias_and_residual(isa: str) -> None:
@@ -75,9 +75,10 @@ def test_gemm_adds_bias_and_residual(isa: str) -> None:
         assert (np.abs(out.check() - exact) <= (k + 2) * EPS * scale).all(), (m, n, k)
 
 
-def test_gemm_residual_may_be_the_output(isa: str) -> None:
+@pytest.mark.parametrize("k", [33, 2100])
+def test_gemm_residual_may_be_the_output(isa: str, k: int) -> None:
     rng = np.random.default_rng(2)
-    a, w, residual = normal(rng, 19, 33), normal(rng, 41, 33), normal(rng, 19, 41)
+    a, w, residual = normal(rng, 19, k), normal(rng, 41, k), normal(rng, 19, 41)
     packed, kernels = _core.PackedMatrix(isa, w), _core.Kernels(isa)
     apart, inplace = np.empty((19, 41), np.float32), residual.copy()
     kernels.gemm(a, packed, apart, residual=residual)
@@ -223,10 +224,11 @@ def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
     np.testing.assert_allclose(out, v[winner], rtol=1e-5, atol=1e-6)
 
 
-def test_rows_have_the_same_bits_wherever_they_stand(isa: str) -> None:
+@pytest.mark.parametrize("k", [77, 2100])
+def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
     rng = np.random.default_rng(7)
     kernels = _core.Kernels(isa)
-    a, packed = normal(rng, 41, 77), _core.PackedMatrix(isa, normal(rng, 50, 77))
+    a, packed = normal(rng, 41, k), _core.PackedMatrix(isa, normal(rng, 50, k))
     together = np.empty((41, 50), np.float32)
     kernels.gemm(a, packed, together)
     for i in range(41):

@@ -2,8 +2,8 @@
  * defines TILE_ROWS and includes this after vec_tpl.h; PANEL_VECTORS vectors make a panel.
  *
  * The tile is TILE_ROWS x PANEL_VECTORS accumulators that never leave their registers while k runs; one weight vector
- * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. For k 64 to 2624 a panel stays in the L2
- * cache while all row tiles pass over it, so plain panels need no blocking of k, but they do need both prefetches below
+ * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. Up to K_PART a panel and a megabyte of A stay
+ * in the L2 cache while all row tiles pass over the panel, so shorter parts of k gain nothing, but both prefetches below do
  * (measured, benchmarks/LOG.md).
  * The same tile computes QK^T and PV in attention_tpl.h. Rows past the last whole tile take a shorter tile of the same order
  * of operations, so a row's bits do not depend on where it falls.
@@ -15,6 +15,7 @@
 #define PANEL_COLS (PANEL_VECTORS * VL)
 #define FLOATS_PER_LINE 16
 #define A_BLOCK_FLOATS (1 << 18)
+#define K_PART 1024
 #define L1_STEPS 4 /* of k between asking the L2 cache for a row of w and using it */
 
 /* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. `rows` is a constant where this is inlined. The line
@@ -124,11 +125,12 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
     }
 }
 
-/* `ahead`: what to fetch while the tile runs, ahead_step floats on with every step of k. */
-SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step)
+/* w: the panel, from the first row that belongs to g's k. `ahead`: what to fetch while the tile runs, ahead_step floats on
+ * with every step of k. */
+SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *w, const float *ahead,
+                          int ahead_step)
 {
     const float *a = g->a + (ptrdiff_t)row * g->lda;
-    const float *w = g->panels + (size_t)panel * g->k * PANEL_COLS;
     vf acc[TILE_ROWS][PANEL_VECTORS];
     tile_clear(rows, acc);
     tile_accumulate(rows, g->k, a, g->lda, w, PANEL_COLS, ahead, ahead_step, acc);
@@ -161,14 +163,15 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel,
 
 /* One function for each height, so that `rows` is a constant in every tile. */
 #define GEMM_TILE(R) \
-    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step) \
-    { gemm_tile(R, g, row, panel, ahead, ahead_step); }
+    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, \
+                                           int ahead_step) \
+    { gemm_tile(R, g, row, panel, w, ahead, ahead_step); }
 GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4) GEMM_TILE(5) GEMM_TILE(6)
 #if TILE_ROWS > 6
 GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
 #endif
 
-typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *ahead, int ahead_step);
+typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, int ahead_step);
 static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
     NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4, gemm_tile_5, gemm_tile_6,
 #if TILE_ROWS > 6
@@ -176,8 +179,9 @@ static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
 #endif
 };
 
-/* Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away once and not once a panel */
-static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+/* Panels `panel_floats` apart. Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away
+ * once and not once a panel. */
+static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, int panel_end)
 {
     const int fitting = A_BLOCK_FLOATS / g->k / TILE_ROWS * TILE_ROWS, block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
     for (int first = 0; first < g->m; first += block) {
@@ -186,13 +190,33 @@ static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
         const int n_tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
         const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
         for (int panel = panel_begin; panel < panel_end; panel++) {
-            const float *ahead = g->panels + (size_t)(panel + 1) * g->k * PANEL_COLS;
+            const float *w = g->panels + (size_t)panel * panel_floats, *ahead = w + panel_floats;
             for (int row = first; row < last; row += TILE_ROWS) {
                 const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
-                gemm_tiles[rows](g, row, panel, ahead, ahead_step);
+                gemm_tiles[rows](g, row, panel, w, ahead, ahead_step);
                 ahead += (size_t)g->k * ahead_step;
             }
         }
+    }
+}
+
+/* A long k goes in equal parts, each added to c as a residual: else A's block has so few rows that panels come from memory
+ * several times. Where the parts end depends on k alone, as the bits of a row must. */
+static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    const size_t panel_floats = (size_t)g->k * PANEL_COLS;
+    const int n_parts = g->epilogue == SKY_EPILOGUE_LINEAR ? (g->k + K_PART - 1) / K_PART : 1;
+    sky_gemm part = *g;
+    for (int i = 0, begin = 0; i < n_parts; i++) {
+        const int end = i + 1 == n_parts ? g->k : (int)((int64_t)g->k * (i + 1) / n_parts / FLOATS_PER_LINE * FLOATS_PER_LINE);
+        part.a = g->a + begin;
+        part.panels = g->panels + (size_t)begin * PANEL_COLS;
+        part.k = end - begin;
+        gemm_part(&part, panel_floats, panel_begin, panel_end);
+        part.bias = NULL;
+        part.residual = g->c;
+        part.ldr = g->ldc;
+        begin = end;
     }
 }
 

@@ -4,9 +4,9 @@
  *          holds output columns p*panel_cols .. +panel_cols-1 as [k][panel_cols], zero beyond n, 64-byte aligned.
  * Reading  No kernel reads or writes an element outside the shapes below, not even by a masked-off vector load that
  *          could be seen (tests poison the padding with NaN and guard it with canaries).
- * Sums     Every product is accumulated in float in ascending k, one accumulator for each output (by fused multiply-add
- *          everywhere but in portable.c), so a result does not depend on the rows around it. Norms and softmax sum in a
- *          vector's lanes and then across.
+ * Sums     Every product is accumulated in float in ascending k (by fused multiply-add everywhere but in portable.c), one
+ *          accumulator for each output, or one for each part where a kernel cuts a long k; the cuts depend on k alone, so a
+ *          result does not depend on the rows around it. Norms and softmax sum in a vector's lanes and then across.
  */
 #ifndef SKY_KERNELS_H
 #define SKY_KERNELS_H
