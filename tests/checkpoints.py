@@ -243,6 +243,19 @@ def _grow(vocab: dict[str, int], size: int, words: Iterator[Sequence[str]]) -> l
     raise ValueError(f"not enough words for a vocabulary of {size}")
 
 
+def _more_merges(vocab: Mapping[str, int], merges: list[list[str]], size: int) -> None:
+    """Extend `merges` to `size` by other pairs that make a token of `vocab`, as in vocabularies that list them all."""
+    known = set(map(tuple, merges))
+    for token in vocab:
+        for cut in range(1, len(token)):
+            pair = token[:cut], token[cut:]
+            if len(merges) >= size:
+                return
+            if pair not in known and pair[0] in vocab and pair[1] in vocab:
+                merges.append([*pair])
+    raise ValueError(f"not enough pairs in a vocabulary of {len(vocab)} for {size} merges")
+
+
 def _added(token: int, content: str, **changes: bool) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": token, "content": content, **flags, "special": True, **changes}
@@ -356,6 +369,7 @@ def paint(
     head_max_len: int,
     dtype: Literal["F32", "F16", "BF16"] = "F32",
     tokenizer: TokenizerKind = "byte",
+    merges: int | None = None,
     seed: int = 0,
     weights: Literal["healthy", "initial"] = "healthy",
     activation: Literal["gelu", "silu"] = "gelu",
@@ -377,7 +391,8 @@ def paint(
     """Write one checkpoint directory and give its path.
 
     `weights`: "healthy" ones answer decidedly, "initial" ones as before training (`_as_initialised`).
-    `vocab` counts rows of the embedding; `spare_rows` of them have no token. `rope_base` is
+    `vocab` counts rows of the embedding; `spare_rows` of them have no token. `merges`: at least so many, by repeated
+    results, where a chain for each word does not make enough. `rope_base` is
     (global, local); `rope`, `layers`, `eps_keys`, `special_tokens` choose among the spellings found
     in the wild. `shards` > 1 writes an index and that many files (the Laya runtime reads one file
     only). `agent_config` overrides or adds keys of the agent's configuration, None removes one;
@@ -389,6 +404,8 @@ def paint(
 
     make = {"byte": byte_tokenizer, "metaspace": metaspace_tokenizer}[tokenizer]
     tokenizer_json, roles = make(vocab - spare_rows)
+    if merges is not None:
+        _more_merges(tokenizer_json["model"]["vocab"], tokenizer_json["model"]["merges"], merges)
     tokens = {token["content"]: token for token in tokenizer_json["added_tokens"]}
     tokenizer_config: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
     if special_tokens == "object":
@@ -464,6 +481,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dtype", type=str.upper, choices=list(_ITEM_BYTES), default="F32")
     parser.add_argument("--tokenizer", choices=["byte", "metaspace"], default="byte")
+    parser.add_argument("--vocab", type=int, help="tokens, in place of the size's own number")
+    parser.add_argument("--merges", type=int, help="at least so many, some with the same result")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", choices=["healthy", "initial"], default="healthy")
     parser.add_argument("--activation", choices=["gelu", "silu"], default="gelu")
@@ -475,6 +494,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = vars(parser.parse_args(arguments))
     size = SIZES[options.pop("size")]
+    if vocab := options.pop("vocab"):
+        size = size | {"vocab": vocab}
     if temperature := options.pop("temperature"):
         options |= {"temperature": temperature, "temperature_by_options": {}}
     print(paint(options.pop("directory"), **size, **options))

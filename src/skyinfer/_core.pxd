@@ -1,5 +1,5 @@
 # The C API of csrc/skyinfer.h, and the kernel table of csrc/kernels/kernels.h for tests and benchmarks.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
 
 cdef extern from "skyinfer.h" nogil:

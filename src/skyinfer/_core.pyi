@@ -1,6 +1,7 @@
-"""Types of the border to the C core (_core.pyx and _kernels.pxi, which hold the contracts)."""
+"""Types of the border to the C core (_core.pyx, _kernels.pxi and _header.pxi, which hold the contracts)."""
 
-from collections.abc import Sequence
+import mmap
+from collections.abc import Container, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -126,3 +127,7 @@ class Kernels:
         window: int = -1,
         scale: float = 1.0,
     ) -> None: ...
+
+def read_strings(data: bytes | mmap.mmap, pos: int, count: int) -> tuple[list[str], int]: ...
+def json_members(text: str, names: Container[str]) -> dict[str, tuple[int, int]]: ...
+def json_numbers(text: str) -> tuple[int, int]: ...

@@ -231,3 +231,4 @@ cdef class CorePlan:
 
 include "_questions.pxi"
 include "_kernels.pxi"
+include "_header.pxi"

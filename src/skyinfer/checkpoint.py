@@ -461,8 +461,13 @@ def _looks_special(text: str) -> bool:
 
 def _merges(model: dict[str, Any]) -> list[str]:
     """Merges as "left right"; a space inside a part is written as its byte-level letter, as llama.cpp does."""
-    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"])
-    return [" ".join(part.replace(" ", "\u0120") for part in pair) for pair in pairs]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    for i, merge in enumerate(merges):
+        if merge.count(" ") != 1:  # few have one inside a part
+            pair = model["merges"][i]
+            parts = pair.split(" ", 1) if isinstance(pair, str) else pair
+            merges[i] = " ".join(part.replace(" ", "\u0120") for part in parts)
+    return merges
 
 
 def _pre_of(tokenizer: JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -> str:

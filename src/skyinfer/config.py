@@ -18,7 +18,7 @@ import numpy as np
 from .answer import TEMPERATURE_NAMES
 from .errors import FormatError
 from .files import name_as_text
-from .gguf import TensorInfo, shown
+from .gguf import TensorInfo, are_strings, shown
 from .schema import QUESTION_TYPES
 
 ARCHITECTURE = "modern-bert"
@@ -344,7 +344,7 @@ class _Keys:
 
     def vocab_size(self) -> int:
         tokens = self.get("tokenizer.ggml.tokens")
-        if tokens is not None and not (isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)):
+        if tokens is not None and not (isinstance(tokens, list) and are_strings(tokens)):
             self.fail("tokenizer.ggml.tokens", "expected an array of strings")
         size = self.whole("vocab_size", 1, _MAX_VOCAB, len(tokens) if tokens else None)
         if tokens is not None and len(tokens) != size:

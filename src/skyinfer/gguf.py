@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
+from . import _core
 from .errors import FormatError
 from .files import checked_path, faults_named, open_regular
 
@@ -276,22 +277,14 @@ class _Header:
             self.fail(f"{what}: invalid UTF-8: {raw[:40]!r}")
 
     def strings(self, count: int, what: str) -> list[str]:
-        """An array of strings: the part of a header that takes time, so one tight loop."""
-        data, pos, end, length_at = self.data, self.pos, self.end, _U64.unpack_from
-        out: list[str] = []
-        append = out.append
-        try:
-            for _ in range(count):
-                start = pos + 8
-                pos = start + length_at(data, pos)[0]
-                if pos > end:
-                    raise struct.error
-                append(str(data[start:pos], "utf-8"))
-        except struct.error:
-            self.fail(f"truncated: {what}: element {len(out)} runs past the end of the file")
-        except UnicodeDecodeError:
-            self.fail(f"{what}: element {len(out)}: invalid UTF-8: {data[start:pos][:40]!r}")
-        self.pos = pos
+        out, self.pos = _core.read_strings(self.data, self.pos, count)
+        if len(out) < count:
+            # whoever reads it alone says what is wrong with it
+            what = f"{what}: element {len(out)}"
+            if self.end - self.pos < 8 or self.u64(what) > self.end - self.pos:
+                self.fail(f"truncated: {what} runs past the end of the file")
+            self.pos -= 8
+            self.string(what)
         return out
 
     def value(self, kind: int, what: str) -> Value:
@@ -394,6 +387,11 @@ class _Header:
         for n in shape:
             n_values *= n
         return n_values // block * block_bytes
+
+
+def are_strings(values: list[Any]) -> bool:
+    """Whether a list out of metadata, which may be long, holds nothing but strings."""
+    return set(map(type, values)) <= {str}
 
 
 def shown(text: str) -> str:

@@ -61,7 +61,7 @@ def canonical_tokenizer_json(directory: Path) -> str:
     added = _added_tokens(directory, config, file, {str(token) for token in special if token})
     if kind == "GemmaTokenizer":
         text = json.dumps(_gemma(file, str(special[2])), ensure_ascii=False)
-    backend = parse(text, str(path))
+    backend, _ = parse(text, str(path))
     with faults_named(str(path)):
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         known |= {token.content for token in added}

@@ -19,8 +19,9 @@ from functools import lru_cache
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
+from . import _core
 from .errors import FormatError
-from .gguf import TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_USER_DEFINED
+from .gguf import TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_USER_DEFINED, are_strings
 from .words import words_of
 
 if TYPE_CHECKING:
@@ -89,8 +90,11 @@ class Tokenizer:
         "sep_text",
     )
 
-    def __init__(self, backend: tokenizers.Tokenizer, special: SpecialIds, source: str) -> None:
-        """Take over `backend`, which nobody else may change; `source` names its key in errors."""
+    def __init__(
+        self, backend: tokenizers.Tokenizer, special: SpecialIds, source: str, largest_id: int | None = None
+    ) -> None:
+        """Take over `backend`, which nobody else may change; `source` names its key in errors, `largest_id` is that of
+        its model, added tokens aside, where it is known."""
         truncation = backend.truncation
         self.keeps_tail = truncation is not None and truncation["direction"] == "left"
         backend.no_truncation()
@@ -102,7 +106,7 @@ class Tokenizer:
                 for part in (backend.normalizer, backend.pre_tokenizer)
             )
             _check_growth([normalizer, pre_tokenizer], source)
-        _check_ids(backend, special, source)
+        _check_ids(backend, special, source, largest_id)
         # A batch call lets go of the GIL, but starts the package's own pool of threads, which a process that forks
         # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
         # form leaves out offsets, which nobody reads.
@@ -133,8 +137,10 @@ class Tokenizer:
         if text is not None:
             if not isinstance(text, str):
                 raise FormatError(f"{HUGGINGFACE_JSON} must be a string")
-            return cls(parse(text, HUGGINGFACE_JSON), special, HUGGINGFACE_JSON)
-        return cls(_rebuild(metadata, special.mask_id), special, _TOKENS)
+            backend, largest = parse(text, HUGGINGFACE_JSON)
+            return cls(backend, special, HUGGINGFACE_JSON, largest)
+        backend, largest = _rebuild(metadata, special.mask_id)
+        return cls(backend, special, _TOKENS, largest)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text` by itself: no special tokens are added, nothing is cut.
@@ -206,8 +212,10 @@ def faults_named(source: str) -> Iterator[None]:
         raise
 
 
-def parse(text: str, source: str) -> tokenizers.Tokenizer:
+def parse(text: str, source: str) -> tuple[tokenizers.Tokenizer, int | None]:
     """The ``tokenizers`` package's tokenizer of a tokenizer.json, once its steps are known to be bounded.
+
+    Beside it comes the largest id of its model, added tokens aside, or None where only the tokenizer knows it.
 
     Raises:
         FormatError: faulty; the message begins with `source`.
@@ -217,10 +225,13 @@ def parse(text: str, source: str) -> tokenizers.Tokenizer:
     if len(text) > _MAX_JSON_CHARACTERS:
         raise FormatError(f"{source}: longer than {_MAX_JSON_CHARACTERS} characters")
     with faults_named(source):
-        # before the package sees it, which normalizes the added tokens at once
-        content = json.loads(text)
-        _check_growth([content.get("normalizer"), content.get("pre_tokenizer")], source)
-        return Backend.from_str(text)
+        # before the package sees it, which normalizes the added tokens at once; the package parses the whole anyway
+        places = _core.json_members(text, ("normalizer", "pre_tokenizer", "model"))
+        parts = {name: text[begin:end] for name, (begin, end) in places.items()}
+        model = parts.pop("model", "")
+        _check_growth(map(json.loads, parts.values()), source)
+        backend = Backend.from_str(text)
+        return backend, _largest_id(model, backend)
 
 
 def _check_model(backend: tokenizers.Tokenizer, source: str) -> None:
@@ -268,13 +279,31 @@ def _growth(step: Mapping[str, Any]) -> float:
     return _LENGTHENING.get(str(step.get("type")), 1.0)
 
 
-def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str) -> None:
+def _check_ids(backend: tokenizers.Tokenizer, special: SpecialIds, source: str, largest_id: int | None) -> None:
     with faults_named(source):
-        largest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        if largest_id is None:
+            largest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        else:
+            largest = max([largest_id, *backend.get_added_tokens_decoder()])
     if largest < 0:
         raise FormatError(f"{source}: the vocabulary is empty")
     if largest >= special.vocab_size:
         raise FormatError(f"{source}: token id {largest} lies outside the embedding table of {special.vocab_size} rows")
+
+
+def _largest_id(model: str, backend: tokenizers.Tokenizer) -> int | None:
+    """The largest id in the text of a BPE model that `backend` was made of; None where the text does not tell.
+
+    To ask for the vocabulary, which comes as a dict, takes a quarter of the time that making the tokenizer takes.
+    """
+    try:
+        begin, end = _core.json_members(model, ("vocab",))["vocab"]
+        n_tokens, largest = _core.json_numbers(model[begin:end])
+    except (KeyError, ValueError):
+        return None
+    # the numbers differ where one text has several ids in the file, of which one counts
+    is_told = type(backend.model).__name__ == "BPE" and backend.get_vocab_size(with_added_tokens=False) == n_tokens
+    return largest if is_told and n_tokens else None
 
 
 def _text_of(backend: tokenizers.Tokenizer, token: int, role: str, source: str) -> str:
@@ -287,8 +316,8 @@ def _text_of(backend: tokenizers.Tokenizer, token: int, role: str, source: str) 
 # ------------------------------------------------------------- without tokenizer.huggingface.json
 
 
-def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
-    """The tokenizer that ``tokenizer.ggml.*`` stands for, by the name in ``tokenizer.ggml.pre``."""
+def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tuple[tokenizers.Tokenizer, int | None]:
+    """The tokenizer that ``tokenizer.ggml.*`` stands for, by the name in ``tokenizer.ggml.pre``, and its largest id."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
     tokens = _string_list(metadata, _TOKENS)
@@ -308,12 +337,10 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
     vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TOKEN_UNUSED}
     if len(vocab) + types.count(TOKEN_UNUSED) != len(tokens):
         raise FormatError(f"{_TOKENS}: {len(tokens) - len(vocab)} tokens repeat another one's text")
-    pairs: list[tuple[str, str]] = []
-    for i, merge in enumerate(merges):
-        left, _, right = merge.partition(" ")
-        if not left or not right or " " in right:
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(pair):
             raise FormatError(f"{_MERGES}: entry {i} is not two tokens with one space between them")
-        pairs.append((left, right))
 
     options: dict[str, Any] = {}
     if metaspace:
@@ -351,14 +378,14 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tokenizers.Tokenizer:
                 if kind in (TOKEN_CONTROL, TOKEN_USER_DEFINED)
             ]
         )
-    return backend
+    return backend, max(vocab.values(), default=None)
 
 
 def _string_list(metadata: Mapping[str, Any], key: str) -> list[str]:
     value = metadata.get(key)
     if value is None:
         raise FormatError(f"{key} is missing, and so is {HUGGINGFACE_JSON}: the file has no tokenizer")
-    if not isinstance(value, list) or not all(type(item) is str for item in value):
+    if not isinstance(value, list) or not are_strings(value):
         raise FormatError(f"{key} must be a list of strings")
     if len(value) > _MAX_TOKENS:
         raise FormatError(f"{key} has {len(value)} entries, more than {_MAX_TOKENS}")
