@@ -10,6 +10,7 @@ interpreter and imports included, at the end of the first load; on Linux it coun
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import sys
 import warnings
@@ -18,7 +19,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import skyinfer
+
 _MB = 1 << 20
+
+# what a load imports by and by
+_PACKAGES = ("gguf", "jinja2.sandbox", "safetensors", "tokenizers")
 
 
 def _peak_bytes() -> int:
@@ -34,14 +40,8 @@ def _measure(path: str, loads: int, isa: str | None, results: Connection) -> Non
     """Sends seconds of imports, first load and median of later ones, then bytes of packed weights and at the peak."""
     warnings.simplefilter("ignore", RuntimeWarning)  # of temperatures that are clamped
     times = [perf_counter()]
-    import gguf  # noqa: F401 (imported here so that the first load does not)
-    import jinja2.sandbox
-    import safetensors
-    import tokenizers  # noqa: F401
-
-    import skyinfer.checkpoint
-    import skyinfer.model
-
+    for name in ("skyinfer.checkpoint", "skyinfer.model", *_PACKAGES):
+        importlib.import_module(name)
     peak = packed = 0
     for _ in range(1 + loads):
         times.append(perf_counter())
@@ -67,7 +67,10 @@ def main() -> None:
         process = context.Process(target=_measure, args=(path, options.loads, options.isa, sender))
         process.start()
         sender.close()
-        imports, first, later, packed, peak = receiver.recv()  # EOFError where the load failed, which has told why
+        try:
+            imports, first, later, packed, peak = receiver.recv()
+        except EOFError:
+            raise SystemExit(1) from None  # the process has said what is wrong
         process.join()
         numbers = (imports * 1e3, first * 1e3, later * 1e3, packed / _MB, peak / _MB)
         print("".join(f"{number:>12.1f}" for number in numbers), f"{peak / packed:>12.2f}", f" {path}", sep="")

@@ -73,7 +73,7 @@ struct sky_model {
 
     void *arena; /* all floats above */
     size_t arena_bytes;
-    uint8_t *is_set; /* [(n_layers + n_head_blocks + 1), slots of a block], see set_flag in model.c */
+    int64_t *n_set; /* rows set so far [(n_layers + n_head_blocks + 1), slots of a block], see rows_set in model.c */
     int frozen;
     char error_lock; /* tensors are set from several threads, and more than one may fail */
     char error[256];

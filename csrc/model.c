@@ -198,9 +198,9 @@ static int block_slots(sky_model *m, int blk, tensor_slot s[MAX_SLOTS])
 
 static int n_blocks(const sky_model *m) { return m->params.n_layers + m->params.n_head_blocks; }
 
-static uint8_t *set_flag(sky_model *m, int blk, int slot) { return m->is_set + (size_t)(blk + 1) * MAX_SLOTS + slot; }
+static int64_t *rows_set(sky_model *m, int blk, int slot) { return m->n_set + (size_t)(blk + 1) * MAX_SLOTS + slot; }
 
-static int find_slot(sky_model *m, const char *name, tensor_slot *found, uint8_t **flag)
+static int find_slot(sky_model *m, const char *name, tensor_slot *found, int64_t **n_set)
 {
     int blk = MODEL_LEVEL, length = 0;
     if (sscanf(name, "blk.%9d.%n", &blk, &length) >= 1 && length > 0 && blk >= 0 && blk < n_blocks(m))
@@ -212,7 +212,7 @@ static int find_slot(sky_model *m, const char *name, tensor_slot *found, uint8_t
     for (int i = 0; i < n; i++)
         if (strcmp(slots[i].name, name) == 0) {
             *found = slots[i];
-            *flag = set_flag(m, blk, i);
+            *n_set = rows_set(m, blk, i);
             return 1;
         }
     return 0;
@@ -336,8 +336,8 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
 
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_head_blocks + 1) * sizeof *m->blocks);
-    m->is_set = sky_alloc((size_t)(n_blocks(m) + 1) * MAX_SLOTS);
-    if (!m->layers || !m->blocks || !m->is_set)
+    m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * MAX_SLOTS * sizeof *m->n_set);
+    if (!m->layers || !m->blocks || !m->n_set)
         return fail(m, SKY_ERR_MEMORY, "out of memory");
     m->arena_bytes = lay_out(m, NULL);
     m->arena = sky_alloc(m->arena_bytes);
@@ -353,23 +353,30 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     return SKY_OK;
 }
 
-sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data)
+/* Sets rows first_row .. first_row + rows - 1 of a tensor; `is_part` where they need not be all of them. */
+static sky_status set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
+                           const void *data, int is_part)
 {
     tensor_slot slot;
-    uint8_t *flag;
+    int64_t *n_set;
     if (m->frozen)
         return fail(m, SKY_ERR_STATE, "%.100s: the model is frozen", name);
-    if (!find_slot(m, name, &slot, &flag))
+    if (!find_slot(m, name, &slot, &n_set))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: no such tensor", name);
     if (dtype != SKY_DTYPE_F32 && dtype != SKY_DTYPE_F16 && dtype != SKY_DTYPE_BF16)
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: unknown data type %d", name, (int)dtype);
-    if (rows != slot.rows || cols != slot.cols)
-        return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name, (long long)slot.rows,
-                    (long long)slot.cols, (long long)rows, (long long)cols);
+    if (is_part && slot.copy != m->token_embd)
+        return fail(m, SKY_ERR_ARGUMENT, "%.100s: is not set in parts", name);
+    if (is_part && first_row != 0 && first_row != *n_set)
+        return fail(m, SKY_ERR_STATE, "%.100s: expected row %lld next, got %lld", name, (long long)*n_set, (long long)first_row);
+    if ((is_part ? rows < 1 || rows > slot.rows - first_row : rows != slot.rows) || cols != slot.cols)
+        return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name,
+                    (long long)(slot.rows - first_row), (long long)slot.cols, (long long)rows, (long long)cols);
     int finite = 1;
     if (slot.copy)
         for (int64_t row = 0; row < rows; row++)
-            finite &= read_floats(&m->kernels, data, dtype, (size_t)(row * cols), (int)cols, slot.copy + row * cols);
+            finite &= read_floats(&m->kernels, data, dtype, (size_t)(row * cols), (int)cols,
+                                  slot.copy + (first_row + row) * cols);
     else {
         finite = sky_pack(&m->kernels, slot.linear, dtype, data, 0);
         if (slot.rest)
@@ -377,8 +384,19 @@ sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_
     }
     if (!finite)
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: holds a NaN or infinite value", name);
-    *flag = 1;
+    *n_set = first_row + rows;
     return SKY_OK;
+}
+
+sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data)
+{
+    return set_rows(m, name, dtype, 0, rows, cols, data, 0);
+}
+
+sky_status sky_model_set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
+                              const void *data)
+{
+    return set_rows(m, name, dtype, first_row, rows, cols, data, 1);
 }
 
 /* Layer 0's input depends on the token id alone: where there is room for the table, norm and multiply every id's row now. By
@@ -404,7 +422,7 @@ sky_status sky_model_freeze(sky_model *m)
         tensor_slot slots[MAX_SLOTS];
         const int n = block_slots(m, blk, slots);
         for (int i = 0; i < n; i++)
-            if (!*set_flag(m, blk, i))
+            if (*rows_set(m, blk, i) != slots[i].rows)
                 return blk == MODEL_LEVEL ? fail(m, SKY_ERR_STATE, "%s: missing", slots[i].name)
                                           : fail(m, SKY_ERR_STATE, "blk.%d.%s: missing", blk, slots[i].name);
     }
@@ -426,6 +444,6 @@ void sky_model_free(sky_model *m)
     sky_release(m->arena);
     sky_release(m->layers);
     sky_release(m->blocks);
-    sky_release(m->is_set);
+    sky_release(m->n_set);
     sky_release(m);
 }

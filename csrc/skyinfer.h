@@ -74,6 +74,11 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model);
  * several fail, the message is that of one of them. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
+/* As sky_model_set for `rows` rows of token_embd.weight from `first_row` on, so that the largest tensor need not be unpacked
+ * whole to be set. They come in order, from row 0 to the last. */
+sky_status sky_model_set_rows(sky_model *model, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows,
+                              int64_t cols, const void *data);
+
 /* Checks that every tensor was set and computes what depends on nothing else; from here on the model is immutable. */
 sky_status sky_model_freeze(sky_model *model);
 

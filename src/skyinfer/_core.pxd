@@ -48,6 +48,8 @@ cdef extern from "skyinfer.h" nogil:
     sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols,
                              const void *data)
+    sky_status sky_model_set_rows(sky_model *model, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows,
+                                  int64_t cols, const void *data)
     sky_status sky_model_freeze(sky_model *model)
     const char *sky_model_error(const sky_model *model)
     const char *sky_model_isa(const sky_model *model)

@@ -10,6 +10,17 @@ import numpy as np
 
 from .errors import IsaError
 
+cdef extern from *:
+    """
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #define give_back_freed_memory() malloc_trim(0)
+    #else
+    #define give_back_freed_memory() 0
+    #endif
+    """
+    int give_back_freed_memory() nogil
+
 DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
 
 
@@ -33,6 +44,12 @@ def isa_names() -> list[str]:
 def isa_supported(str name not None) -> bool:
     """Whether this CPU and operating system can run the named set."""
     return bool(sky_isa_supported(name.encode()))
+
+
+def trim_memory() -> None:
+    """Gives memory that other packages allocated and freed back to the system, which glibc's malloc rarely does."""
+    with nogil:
+        give_back_freed_memory()
 
 
 cdef class CoreModel:
@@ -66,8 +83,11 @@ cdef class CoreModel:
     def __dealloc__(self):
         sky_model_free(self.handle)
 
-    def set(self, str name not None, array not None, str dtype="f32"):
-        """Packs one tensor: a C-contiguous array [rows, cols] or [cols]; f16 and bf16 as float16 or uint16."""
+    def set(self, str name not None, array not None, str dtype="f32", first_row=None):
+        """Packs one tensor: a C-contiguous array [rows, cols] or [cols]; f16 and bf16 as float16 or uint16.
+
+        With `first_row` it is that row of the embedding and those that follow, after those in front of it.
+        """
         cdef bytes c_name = name.encode()
         cdef int64_t rows = array.shape[0] if array.ndim == 2 else 1
         cdef int64_t cols = array.shape[array.ndim - 1]
@@ -77,10 +97,15 @@ cdef class CoreModel:
             raise ValueError(f"{name}: {array.dtype} is not {dtype}")
         cdef const uint8_t[::1] data = array.reshape(-1).view(np.uint8)
         cdef sky_dtype c_dtype = DTYPES[dtype]
+        cdef bint is_part = first_row is not None
+        cdef int64_t first = first_row if is_part else 0
         cdef const char *name_pointer = c_name
         cdef sky_status status
         with nogil:
-            status = sky_model_set(self.handle, name_pointer, c_dtype, rows, cols, &data[0])
+            if is_part:
+                status = sky_model_set_rows(self.handle, name_pointer, c_dtype, first, rows, cols, &data[0])
+            else:
+                status = sky_model_set(self.handle, name_pointer, c_dtype, rows, cols, &data[0])
         if status != SKY_OK:
             raise _error(status, sky_model_error(self.handle))
 

@@ -30,6 +30,7 @@ from .config import (
 from .errors import FormatError
 from .files import JsonFile, checked_path, name_as_text
 from .gguf import (
+    ALL_ROWS,
     STORED_DTYPES,
     TOKEN_CONTROL,
     TOKEN_NORMAL,
@@ -37,6 +38,7 @@ from .gguf import (
     TOKEN_USER_DEFINED,
     TensorInfo,
     finite,
+    release_rows,
 )
 from .safetensors import StoredTensor, map_tensors
 from .schema import QUESTION_TYPES
@@ -93,7 +95,9 @@ class Checkpoint:
         tensors: by GGUF name; `offset` counts in the safetensors file the tensor lies in.
     """
 
-    def __init__(self, path: Path, metadata: dict[str, Any], stored: dict[str, tuple[TensorInfo, np.ndarray]]) -> None:
+    def __init__(
+        self, path: Path, metadata: dict[str, Any], stored: dict[str, tuple[TensorInfo, StoredTensor]]
+    ) -> None:
         self.path = path
         self.metadata = metadata
         self.tensors = {name: info for name, (info, _) in stored.items()}
@@ -144,7 +148,7 @@ class Checkpoint:
         Raises:
             FormatError: a value is NaN or infinite.
         """
-        info, data = self.tensors[name], self._data[name]
+        info, data = self.tensors[name], self._data[name].data
         if info.type == _GGML_TYPE["F32"]:
             values = data.view("<f4")
             # a safetensors header may have any length
@@ -159,15 +163,17 @@ class Checkpoint:
             raise FormatError(f"{self.path}: tensor {source}: holds a NaN or infinite value")
         return values.reshape(info.shape)
 
-    def stored(self, name: str) -> tuple[np.ndarray, str]:
+    def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
         """As `GGUFFile.stored`."""
         info = self.tensors[name]
         dtype, item = STORED_DTYPES[info.type]
-        values = self._data[name].view(item)
-        return (values if values.flags.aligned else values.copy()).reshape(info.shape), dtype
+        values = self._data[name].data.view(item).reshape(info.shape)[rows]
+        return (values if values.flags.aligned else values.copy()), dtype
 
-    def release(self, name: str) -> None:
-        """As `GGUFFile.release`, but the files of a directory stay mapped whole: it is loaded to be converted."""
+    def release(self, name: str, rows: slice = ALL_ROWS) -> None:
+        """As `GGUFFile.release`."""
+        if name in self._data:
+            release_rows(self._data[name].file, self.tensors[name], rows)
 
     @property
     def _n_layers(self) -> int:
@@ -528,7 +534,7 @@ def _check_embedding(directory: Path, metadata: Mapping[str, Any], stored: Mappi
 
 def _match_tensors(
     directory: Path, config: ModelConfig, stored: dict[str, StoredTensor]
-) -> dict[str, tuple[TensorInfo, np.ndarray]]:
+) -> dict[str, tuple[TensorInfo, StoredTensor]]:
     """Every tensor of the model under its GGUF name; nothing missing, nothing left over. Empties `stored`."""
     out = {}
     for name, shape in config.expected_tensors().items():
@@ -543,7 +549,7 @@ def _match_tensors(
                 f"{directory}: tensor {source}: type {found.dtype} is not supported ({', '.join(_GGML_TYPE)} are)"
             )
         info = TensorInfo(name, shape, _GGML_TYPE[found.dtype], found.offset, found.data.nbytes)
-        out[name] = info, found.data
+        out[name] = info, found
     for source in stored:
         if not source.startswith(_UNUSED):
             raise FormatError(f"{directory}: tensor {source!r} is unknown to a Laya model")

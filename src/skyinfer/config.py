@@ -18,7 +18,7 @@ import numpy as np
 from .answer import TEMPERATURE_NAMES
 from .errors import FormatError
 from .files import name_as_text
-from .gguf import TensorInfo, are_strings, shown
+from .gguf import ALL_ROWS, TensorInfo, are_strings, shown
 from .schema import QUESTION_TYPES
 
 ARCHITECTURE = "modern-bert"
@@ -60,12 +60,12 @@ class ModelSource(Protocol):
         """float32, in the shape of the tensor's `TensorInfo`."""
         ...
 
-    def stored(self, name: str) -> tuple[np.ndarray, str]:
-        """(values, "f32", "f16" or "bf16") as they lie in the file, if the core can read that; else float32."""
+    def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
+        """(values, "f32", "f16" or "bf16") of the rows as they lie in the file, if the core can read that; else float32."""
         ...
 
-    def release(self, name: str) -> None:
-        """The tensor is not needed in memory any more."""
+    def release(self, name: str, rows: slice = ALL_ROWS) -> None:
+        """The tensor, or some of its rows, is not needed in memory any more."""
         ...
 
 

@@ -33,6 +33,10 @@ Work = tuple[list[int], list[int], int]
 _PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
 _MOST_THREADS = 256  # of a plan
 
+# With a large vocabulary this tensor is much larger than any other. It is packed by so many rows, some megabytes, so
+# that neither its pages of the file nor its numbers, where they have to be dequantized, are in memory at once.
+_EMBEDDING, _ROWS_AT_ONCE = "token_embd.weight", 4096
+
 # One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
 # Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
 _BATCH_TOKENS = 2048
@@ -202,12 +206,16 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
     )
 
     def pack(name: str) -> None:
-        values, dtype = source.stored(name)
-        try:
-            core.set(name, values, dtype)
-        except ValueError as error:
-            raise FormatError(f"{source.path}: tensor {error}") from error
-        source.release(name)
+        n_rows, in_parts = names[name][0], name == _EMBEDDING
+        step = _ROWS_AT_ONCE if in_parts else n_rows
+        for row in range(0, n_rows, step):
+            rows = slice(row, row + step)
+            values, dtype = source.stored(name, rows)
+            try:
+                core.set(name, values, dtype, first_row=row if in_parts else None)
+            except ValueError as error:
+                raise FormatError(f"{source.path}: tensor {error}") from error
+            source.release(name, rows)
 
     names = config.expected_tensors()
     # threads pay for themselves from some megabytes on

@@ -47,6 +47,9 @@ TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 1, 3, 4, 5
 STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
 
 
+ALL_ROWS = slice(None)
+
+
 class TensorInfo(NamedTuple):
     """Where a tensor lies and how it is stored.
 
@@ -129,53 +132,49 @@ class GGUFFile:
             FormatError: the package cannot dequantize this type, or a value is NaN or infinite.
         """
         info = self.tensors[name]
-        data = self.raw(name)
-        if info.type == 0:
-            values = data.view("<f4")
-            # C reads whole floats; a file may ask for an alignment of 1 or 2
-            if not values.flags.aligned:
-                values = values.copy()
-        else:
-            values = self._dequantize(info, data)
-        values = values.reshape(info.shape)
+        values = self._stored(info, ALL_ROWS) if info.type == 0 else self._dequantized(info, ALL_ROWS)
         if not finite(values):
             raise FormatError(f"{self.path}: tensor {name}: holds a NaN or infinite value")
         return values
 
-    def stored(self, name: str) -> tuple[np.ndarray, str]:
-        """A tensor as the core takes it: (values in the shape of its `TensorInfo`, "f32", "f16" or "bf16").
+    def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
+        """A tensor, or some of its rows, as the core takes it: (values, "f32", "f16" or "bf16").
 
-        Those three types are read-only views of the file, f16 and bf16 as uint16, and nobody has looked whether the
-        numbers are finite; every other type comes as `tensor` gives it.
+        Those three types are read-only views of the file, f16 and bf16 as uint16; every other type is dequantized to
+        float32. Nobody has looked whether the numbers are finite.
+
+        Raises:
+            FormatError: the gguf package cannot dequantize this type.
         """
         info = self.tensors[name]
-        if info.type not in STORED_DTYPES:
-            return self.tensor(name), "f32"
-        dtype, item = STORED_DTYPES[info.type]
-        values = self.raw(name).view(item)
-        return (values if values.flags.aligned else values.copy()).reshape(info.shape), dtype
+        if info.type in STORED_DTYPES:
+            return self._stored(info, rows), STORED_DTYPES[info.type][0]
+        return self._dequantized(info, rows), "f32"
 
-    def _dequantize(self, info: TensorInfo, data: np.ndarray) -> np.ndarray:
+    def _stored(self, info: TensorInfo, rows: slice) -> np.ndarray:
+        values = self.raw(info.name).view(STORED_DTYPES[info.type][1]).reshape(info.shape)[rows]
+        # C reads whole numbers; a file may ask for an alignment of 1
+        return values if values.flags.aligned else values.copy()
+
+    def _dequantized(self, info: TensorInfo, rows: slice) -> np.ndarray:
         from gguf import GGMLQuantizationType, quants
 
         kind = GGMLQuantizationType(info.type)
         row_bytes = info.n_bytes * info.shape[-1] // int(np.prod(info.shape, dtype=np.int64))
+        data = self.raw(info.name).reshape(*info.shape[:-1], row_bytes)[rows]
         try:
-            # scales of a damaged file overflow; `tensor` refuses what comes of it
+            # scales of a damaged file overflow; whoever takes the numbers refuses what comes of it
             with np.errstate(all="ignore"):
-                return quants.dequantize(data.reshape(-1, row_bytes), kind)
+                values = quants.dequantize(data.reshape(-1, row_bytes), kind)
         except NotImplementedError:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
+        return values.reshape(*data.shape[:-1], info.shape[-1])
 
-    def release(self, name: str) -> None:
-        """Let go of the memory that a tensor's pages take, its numbers being elsewhere. It can be read again."""
+    def release(self, name: str, rows: slice = ALL_ROWS) -> None:
+        """Let go of the memory that the pages of a tensor, or of some of its rows, take. They can be read again."""
         info = self.tensors[name]
-        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages of this tensor and no other's
-        last = (info.offset + info.n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:
-            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if self._map is not None:
+            release_rows(self._map, info, rows)
 
     def close(self) -> None:
         """Let go of the file. Memory is unmapped once no array refers to it."""
@@ -196,6 +195,18 @@ class GGUFFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def release_rows(mapped: mmap.mmap, info: TensorInfo, rows: slice) -> None:
+    """Let go of the pages of a mapped file that hold these rows of a tensor and nothing else."""
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin, end, _ = rows.indices(info.shape[0])
+    row_bytes = info.n_bytes // info.shape[0]
+    first = -(-(info.offset + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (info.offset + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def finite(values: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ are mapped here. What the numbers mean is checkpoint.py's business.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,12 +31,14 @@ class StoredTensor(NamedTuple):
         shape: rows first.
         offset: bytes from the start of the file.
         data: uint8, the tensor's own bytes, a read-only view of the file.
+        file: the map that `data` is a view of.
     """
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
     data: np.ndarray
+    file: mmap.mmap
 
 
 def map_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
@@ -61,15 +64,15 @@ def map_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
             stated = {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
     except SafetensorError as error:
         raise FormatError(f"{path}: not a safetensors file: {error}") from None
-    with faults_named(path):
-        data = np.memmap(path, np.uint8, mode="r")
+    with faults_named(path), open_regular(path) as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(mapped, np.uint8)
     offset = 8 + int.from_bytes(head[:8], "little")
     for name, (dtype, shape) in stated.items():
         if dtype not in _ITEM_BYTES:
             raise FormatError(f"{path}: tensor {name}: type {dtype} is not supported")
         size = int(np.prod(shape, dtype=np.int64)) * _ITEM_BYTES[dtype]
-        part = data[offset : offset + size].view(np.ndarray)
-        yield name, StoredTensor(dtype, tuple(shape), offset, part)
+        yield name, StoredTensor(dtype, tuple(shape), offset, data[offset : offset + size], mapped)
         offset += size
     if offset != data.nbytes:
         raise FormatError(f"{path}: {data.nbytes - offset} bytes belong to no tensor")

@@ -307,6 +307,26 @@ static void paint(sky_model *m, const char *name, int rows, int cols, float scal
     free(values);
 }
 
+/* The embedding anew, `step` rows at a time: out of order, too many, or of another tensor they are refused. */
+static void paint_again_in_parts(sky_model *m, int step)
+{
+    const char *isa = sky_model_isa(m), *name = "token_embd.weight";
+    float *values = noisy((size_t)VOCAB * D);
+    expect(sky_model_set_rows(m, "cls.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a matrix", 0);
+    for (int row = 0; row < VOCAB; row += step) {
+        const int rows = row + step < VOCAB ? step : VOCAB - row;
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row, rows, D, values + (size_t)row * D) == SKY_OK, isa,
+               sky_model_error(m), row);
+        if (row + rows < VOCAB)
+            expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows + 1, 1, D, values) == SKY_ERR_STATE, isa, "a gap", row);
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, VOCAB - row - rows + 1, D, values) == SKY_ERR_SHAPE, isa,
+               "too many rows", row);
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, 0, D, values) == SKY_ERR_SHAPE, isa, "no rows", row);
+    }
+    expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, -1, 1, D, values) == SKY_ERR_STATE, isa, "a row before the first", 0);
+    free(values);
+}
+
 static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 {
     static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
@@ -320,6 +340,7 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
     expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model without tensors", 0);
     seed = 7;
     paint(m, "token_embd.weight", VOCAB, D, 1, 0);
+    paint_again_in_parts(m, 7); /* a frozen model would not take a missing row */
     paint(m, "token_embd_norm.weight", 1, D, 0.2f, 1);
     for (int i = 0; i < LAYERS + BLOCKS; i++) {
         const int in_head = i >= LAYERS, ff_rows = in_head ? 4 * D : 2 * FF, ff_cols = in_head ? 4 * D : FF;
