@@ -112,6 +112,13 @@ def _has_dequantizer(kind: GGMLQuantizationType) -> bool:
     return True
 
 
+def floats(values: np.ndarray, dtype: str) -> np.ndarray:
+    """What `GGUFFile.stored` gives, as float32."""
+    if dtype == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.view({"f32": np.float32, "f16": np.float16}[dtype]).astype(np.float32)
+
+
 @pytest.mark.parametrize("kind", list(GGMLQuantizationType), ids=lambda kind: kind.name)
 def test_every_type_of_tensor(kind: GGMLQuantizationType, tmp_path: Path) -> None:
     """What the package can dequantize is read; the rest is a FormatError that names the type."""
@@ -122,15 +129,24 @@ def test_every_type_of_tensor(kind: GGMLQuantizationType, tmp_path: Path) -> Non
 
     def fill(writer: GGUFWriter) -> None:
         writer.add_tensor("t", data, raw_dtype=kind)
+        writer.add_tensor("v", data[0], raw_dtype=kind)
 
     with GGUFFile.open(write(tmp_path / "t.gguf", fill)) as file:
         assert file.tensors["t"].shape == (3, 2 * block)
         np.testing.assert_array_equal(file.raw("t"), data.ravel())
+        assert file.tensors["v"].shape == (2 * block,)
         if _has_dequantizer(kind):
-            np.testing.assert_array_equal(file.tensor("t"), gguf.quants.dequantize(data, kind))
+            expected = gguf.quants.dequantize(data, kind)
+            np.testing.assert_array_equal(file.tensor("t"), expected)
+            np.testing.assert_array_equal(file.tensor("v"), expected[0])
+            for rows in (slice(None), slice(1, 3), slice(2, 9)):
+                np.testing.assert_array_equal(floats(*file.stored("t", rows)), expected[rows])
+            np.testing.assert_array_equal(floats(*file.stored("v")), expected[0])
         else:
-            with pytest.raises(FormatError, match=f"tensor t: type {kind.name} cannot be dequantized"):
-                file.tensor("t")
+            for name in ("t", "v"):
+                for read in (file.tensor, file.stored):
+                    with pytest.raises(FormatError, match=f"tensor {name}: type {kind.name} cannot be dequantized"):
+                        read(name)
 
 
 def test_dimensions_come_rows_first(tmp_path: Path) -> None:

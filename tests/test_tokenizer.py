@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,18 +11,25 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from checkpoints import byte_tokenizer, metaspace_tokenizer
+from checkpoints import SIZES, byte_tokenizer, metaspace_tokenizer, paint
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
+import skyinfer
+from skyinfer import _core
+from skyinfer.conversion import convert
 from skyinfer.errors import FormatError
 from skyinfer.files import JsonFile
 from skyinfer.hf_tokenizer import canonical_tokenizer_json, special_token_text
-from skyinfer.tokenizer import Tokenizer
+from skyinfer.tokenizer import Tokenizer, parse
 
 VOCAB = 1024
 JSON = "tokenizer.huggingface.json"
@@ -312,6 +320,121 @@ def test_a_large_vocabulary_loads_quickly() -> None:
     start = time.perf_counter()
     Tokenizer.from_metadata(metadata, special)
     assert time.perf_counter() - start < 10  # about 1 s; the bound is for busy machines
+
+
+# ------------------------------------------------------------------------------ large files
+
+
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+def test_no_work_is_done_for_each_token(kind: str, tmp_path: Path) -> None:
+    """Four times the vocabulary and merges: no more calls in Python, one tokenizer, and no list of its tokens."""
+    calls = []
+    for n in (1000, 4000):
+        size = SIZES["pico"] | {"vocab": n, "max_len": 64}
+        path = paint(tmp_path / f"{kind}{n}", **size, tokenizer=kind, merges=n, temperature_by_options={})
+        convert(path, path.with_suffix(".gguf"))
+        calls.append(calls_of(lambda path=path: skyinfer.load(path.with_suffix(".gguf"), token_table_bytes=0)))
+    assert max((calls[1] - calls[0]).values(), default=0) < 100, calls[1] - calls[0]
+    assert calls[1]["from_str"] == 1
+    assert not {"get_vocab", "to_str"} & set(calls[1])
+
+
+def calls_of(work: Callable[[], object]) -> Counter[str]:
+    """How often what was called, Python functions and others, the second time that `work` is done."""
+    work()
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, called: Any) -> None:
+        if event.endswith("call"):
+            calls[called.__name__ if event == "c_call" else frame.f_code.co_name] += 1
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def random_tokenizer(rng: random.Random) -> dict[str, Any]:
+    """Models of every kind whose ids leave gaps, repeat and lie anywhere, with added tokens inside and beside them."""
+    letters = "abcdef"[: rng.randrange(1, 7)]
+    vocab: Any = {letter: rng.choice([i, i, i, rng.randrange(12)]) for i, letter in enumerate(letters)}
+    models: list[dict[str, Any]] = [
+        {"type": "WordLevel", "vocab": vocab, "unk_token": "a"},
+        {"type": "Unigram", "unk_id": 0, "vocab": [[letter, -1.0] for letter in rng.choices(letters, k=5)]},
+        {"type": "WordPiece", "vocab": vocab, "unk_token": "a", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 10},
+        *[{"type": "BPE", "vocab": vocab, "merges": []}] * 3,
+    ]  # fmt: skip
+    flags = {"single_word": False, "lstrip": False, "rstrip": False}
+    added = [
+        {"id": rng.randrange(12), "content": text, "normalized": bool(i % 2), "special": rng.random() < 0.5, **flags}
+        for i, text in enumerate(rng.sample("abcdefghij", rng.randrange(4)))
+    ]
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    return {"version": "1.0", **parts, "added_tokens": added, "model": rng.choice(models)}
+
+
+def test_the_largest_id_is_that_of_the_whole_vocabulary() -> None:
+    rng = random.Random(0)
+    told = 0
+    for _ in range(400):
+        text = json.dumps(random_tokenizer(rng), ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1]))
+        # a repeated key counts as the last one says
+        text = text.replace('"vocab":', '"vocab": {"z": 40}, "vocab":', rng.randrange(2))
+        text = text.replace('"a": 0', '"a": 40, "a": 0', rng.randrange(2))
+        try:
+            backend = Backend.from_str(text)
+        except Exception:
+            continue
+        _, largest = parse(text, JSON)
+        told += largest is not None
+        largest_of_all = max(backend.get_vocab(with_added_tokens=True).values())
+        special = SimpleNamespace(vocab_size=largest_of_all, cls_id=0, sep_id=0, mask_id=0)
+        with pytest.raises(FormatError, match=f"token id {largest_of_all} lies outside"):
+            Tokenizer.from_metadata({JSON: text}, special)
+        special.vocab_size += 1
+        with contextlib.suppress(FormatError):  # of roles
+            Tokenizer.from_metadata({JSON: text}, special)
+    assert told > 100
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text() | st.sampled_from(["a", '"', "\\", "}"]), JSON_VALUES, max_size=6), st.data())
+def test_places_in_json_are_those_of_its_values(content: dict[str, Any], data: Any) -> None:
+    dumped = json.dumps(content, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 0, 3])))
+    text = f" \n\t{dumped}\r\n "
+    places = _core.json_members(text, content)
+    assert {key: json.loads(text[begin:end]) for key, (begin, end) in places.items()} == content
+    assert _core.json_members(text, ()) == {}
+    cut = data.draw(st.integers(0, len(text.rstrip()) - 1))
+    with pytest.raises(ValueError, match=" at character "):  # no shorter text is an object
+        _core.json_members(text[:cut], content)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '"a"', "{", "}", "{}{}", "{} x", '{"a"}', '{"a":}', '{"a":1,}', '{"a":1 "b":2}', '{a:1}', '{"a":[1}',
+     '{"a":"\\"}', '{"a":1]', '{,"a":1}', '{"\\x":1}', "\0{}"],
+)  # fmt: skip
+def test_what_is_no_json_object_has_no_places(text: str) -> None:
+    with pytest.raises(ValueError, match=r"character|escape|Expecting"):
+        _core.json_members(text, ("a",))
+
+
+def test_numbers_in_json() -> None:
+    assert _core.json_numbers(' { "a" : 7 , "}" : 0,"\\"":123456789012345678} ') == (3, 123456789012345678)
+    assert _core.json_numbers("{}") == (0, 0)
+    for number in ("-1", "1.0", "1e3", "1234567890123456789", '"1"', "null", "[1]", "1x", ""):
+        with pytest.raises(ValueError, match="at character"):
+            _core.json_numbers(f'{{"a":1,"b":{number}}}')
 
 
 # ------------------------------------------------------------------------------ faulty files

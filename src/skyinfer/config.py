@@ -61,7 +61,7 @@ class ModelSource(Protocol):
         ...
 
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
-        """(values, "f32", "f16" or "bf16") of the rows as they lie in the file, if the core can read that; else float32."""
+        """(values of the rows, "f32", "f16" or "bf16") as they lie in the file if the core reads that, else float32."""
         ...
 
     def release(self, name: str, rows: slice = ALL_ROWS) -> None:

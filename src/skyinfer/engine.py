@@ -21,6 +21,7 @@ from .answer import CLAMP, Temperatures, clamped
 from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
 from .errors import FormatError
+from .gguf import ALL_ROWS
 from .schema import QUESTION_TYPES
 from .sequence import Head, SequenceBuilder, StateTokens
 from .template import PromptTemplate
@@ -209,7 +210,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
         n_rows, in_parts = names[name][0], name == _EMBEDDING
         step = _ROWS_AT_ONCE if in_parts else n_rows
         for row in range(0, n_rows, step):
-            rows = slice(row, row + step)
+            rows = slice(row, row + step) if in_parts else ALL_ROWS
             values, dtype = source.stored(name, rows)
             try:
                 core.set(name, values, dtype, first_row=row if in_parts else None)

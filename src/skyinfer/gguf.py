@@ -138,7 +138,7 @@ class GGUFFile:
         return values
 
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
-        """A tensor, or some of its rows, as the core takes it: (values, "f32", "f16" or "bf16").
+        """A tensor, or some rows of a matrix, as the core takes it: (values, "f32", "f16" or "bf16").
 
         Those three types are read-only views of the file, f16 and bf16 as uint16; every other type is dequantized to
         float32. Nobody has looked whether the numbers are finite.
@@ -161,7 +161,9 @@ class GGUFFile:
 
         kind = GGMLQuantizationType(info.type)
         row_bytes = info.n_bytes * info.shape[-1] // int(np.prod(info.shape, dtype=np.int64))
-        data = self.raw(info.name).reshape(*info.shape[:-1], row_bytes)[rows]
+        data = self.raw(info.name).reshape(*info.shape[:-1], row_bytes)
+        if rows != ALL_ROWS:
+            data = data[rows]
         try:
             # scales of a damaged file overflow; whoever takes the numbers refuses what comes of it
             with np.errstate(all="ignore"):
