@@ -197,6 +197,34 @@ def _write_tensor(file: BinaryIO, brush: Brush, dtype: str, seed: int) -> None:
         file.write(_store(block, dtype).data)
 
 
+_NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8"}
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a file, BF16 as uint16; arrays may be changed."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    out = {}
+    for name, entry in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values = np.frombuffer(data[start + begin : start + end], _NUMPY[entry["dtype"]])
+            out[name] = values.reshape(entry["shape"]).copy()
+    return out
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """A file of these tensors, uint16 as BF16."""
+    names = {np.dtype(numpy): name for name, numpy in _NUMPY.items()}
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        end = offset + values.nbytes
+        header[name] = {"dtype": names[values.dtype], "shape": list(values.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(map(np.ndarray.tobytes, tensors.values())))
+
+
 # tokenizer
 
 # What the vocabulary is made of: each word, bare and after a space, becomes a chain of merges.

@@ -17,7 +17,7 @@ import checkpoints
 import gguf
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from checkpoints import read_safetensors, write_safetensors
 
 import skyinfer
 from skyinfer import _core
@@ -285,10 +285,10 @@ def test_a_directory_and_both_kinds_of_file_answer_alike(tokenizer: Any, tmp_pat
 def test_scores_that_are_not_finite_are_refused_by_every_call(checkpoint: Path, tmp_path: Path) -> None:
     """Each weight is a number, but their products are none."""
     directory = checkpoints.paint(tmp_path / "faulty", **PLAIN)
-    weights = load_file(directory / "model.safetensors")
+    weights = read_safetensors(directory / "model.safetensors")
     weights["scorer.3.weight"] = np.full_like(weights["scorer.3.weight"], 3e38)
     weights["scorer.0.weight"] = np.full_like(weights["scorer.0.weight"], 1e30)
-    save_file(weights, directory / "model.safetensors")
+    write_safetensors(directory / "model.safetensors", weights)
     model = skyinfer.load(directory)
     compiled = model.compile(QUESTIONS)
     calls: list[Callable[[], Any]] = [

@@ -1,26 +1,36 @@
 """Maps the tensors of a safetensors file, whatever their number type.
 
-The safetensors package reads and checks the header; its numpy side knows no BF16 and copies, so the bytes
-are mapped here. What the numbers mean is checkpoint.py's business.
+The header is read and checked here: the safetensors package has no wheel for free-threaded Python, its numpy side knows
+no BF16, and it copies. What the numbers mean is checkpoint.py's business.
+
+Format: 8 bytes with the header's length, the header in JSON, then the tensors end to end (safetensors' README).
+tests/test_safetensors.py compares with the package.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from .errors import FormatError
 from .files import faults_named, open_regular
+from .gguf import shown
 
 # bytes of one value
 _ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
     "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
+
+# the package's own limit, and more dimensions than any tensor has
+_MAX_HEADER_BYTES, _MAX_DIMS = 100_000_000, 64
 
 
 class StoredTensor(NamedTuple):
@@ -42,37 +52,73 @@ class StoredTensor(NamedTuple):
 
 
 def map_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
-    """Map one file and give each tensor with its name.
+    """Map one file and give each tensor with its name, in the order in which they lie there.
 
     Raises:
         FormatError: not a safetensors file, or a faulty one.
         OSError: the file cannot be read.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
         with faults_named(path), open_regular(path) as opened:
             head = opened.read(64)
+            if head.startswith(b"version https://git-lfs"):
+                raise FormatError(f"{path}: this is a Git LFS pointer; fetch it with `git lfs pull`")
+            if not head:
+                _fail(path, "it is empty")
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise FormatError(f"{path}: is missing (not a Laya checkpoint?)") from None
-    if head.startswith(b"version https://git-lfs"):
-        raise FormatError(f"{path}: this is a Git LFS pointer; fetch it with `git lfs pull`")
-    try:
-        with faults_named(path), safe_open(path, "numpy") as file:
-            # safetensors refuses gaps, so sizes in file order give the places
-            slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            stated = {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
-    except SafetensorError as error:
-        raise FormatError(f"{path}: not a safetensors file: {error}") from None
-    with faults_named(path), open_regular(path) as opened:
-        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    header, offset = _header(path, mapped)
     data = np.frombuffer(mapped, np.uint8)
-    offset = 8 + int.from_bytes(head[:8], "little")
-    for name, (dtype, shape) in stated.items():
-        if dtype not in _ITEM_BYTES:
-            raise FormatError(f"{path}: tensor {name}: type {dtype} is not supported")
-        size = int(np.prod(shape, dtype=np.int64)) * _ITEM_BYTES[dtype]
-        yield name, StoredTensor(dtype, tuple(shape), offset, data[offset : offset + size], mapped)
-        offset += size
+    for name, dtype, shape, n_bytes in _in_order(path, header):
+        if n_bytes > data.nbytes - offset:
+            _fail(path, f"tensor {shown(name)} runs past the end of the file")
+        yield name, StoredTensor(dtype, shape, offset, data[offset : offset + n_bytes], mapped)
+        offset += n_bytes
     if offset != data.nbytes:
         raise FormatError(f"{path}: {data.nbytes - offset} bytes belong to no tensor")
+
+
+def _fail(path: Path, what: str) -> NoReturn:
+    raise FormatError(f"{path}: not a safetensors file: {what}")
+
+
+def _header(path: Path, mapped: mmap.mmap) -> tuple[Mapping[str, Any], int]:
+    """The header's entries, and where the tensors begin."""
+    end = 8 + int.from_bytes(mapped[:8], "little")
+    if end > min(len(mapped), 8 + _MAX_HEADER_BYTES):
+        _fail(path, f"a header of {end - 8} bytes in a file of {len(mapped)}")
+    try:
+        header = json.loads(mapped[8:end].decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        _fail(path, f"its header: {error}")
+    if not isinstance(header, dict):
+        _fail(path, "its header is no JSON object")
+    return header, end
+
+
+def _in_order(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
+    """(name, type, shape, bytes) of every tensor, in file order and without a gap or an overlap between them."""
+    found = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            name.encode("utf-8")
+            dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
+            sound = isinstance(dtype, str) and isinstance(shape, list) and len(shape) <= _MAX_DIMS
+            sound = sound and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))
+        except (TypeError, KeyError, ValueError):
+            sound = False
+        if not sound:
+            _fail(path, f"the entry {short_repr(name)}: {short_repr(entry)}")
+        found.append((begin, end, name, dtype, tuple(shape)))
+    last = 0
+    for begin, end, name, dtype, shape in sorted(found):
+        if dtype not in _ITEM_BYTES:
+            raise FormatError(f"{path}: tensor {shown(name)}: type {shown(dtype)} is not supported")
+        n_bytes = math.prod(shape) * _ITEM_BYTES[dtype]
+        if begin != last or end - begin != n_bytes:
+            _fail(path, f"tensor {shown(name)}: {n_bytes} bytes from {begin} to {end}, after {last}")
+        last = end
+        yield name, dtype, shape, n_bytes
