@@ -24,7 +24,7 @@ import skyinfer
 _MB = 1 << 20
 
 # what a load imports by and by
-_PACKAGES = ("gguf", "jinja2.sandbox", "safetensors", "tokenizers")
+_PACKAGES = ("gguf", "jinja2.sandbox", "tokenizers")
 
 
 def _peak_bytes() -> int:

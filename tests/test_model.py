@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import pytest
 from checkpoints import read_safetensors, write_safetensors
 
 import skyinfer
-from skyinfer import _core
+from skyinfer import _core, engine
 from skyinfer.gguf import GGUFFile
 from skyinfer.model import ISA_VARIABLE
 
@@ -279,6 +280,21 @@ def test_a_directory_and_both_kinds_of_file_answer_alike(tokenizer: Any, tmp_pat
         assert all(other == first for other in others)
 
 
+@pytest.mark.parametrize("outtype", [None, "f32", "f16", "bf16", "q8_0"])
+def test_an_embedding_in_parts_is_the_same(
+    outtype: str | None, checkpoint: Path, model: skyinfer.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkpoint if outtype is None else skyinfer.convert(checkpoint, tmp_path / "model.gguf", outtype=outtype)
+    whole = load(path, threads=1).logits(STATE, QUESTIONS)
+    for rows in (1, 100, 1023):
+        monkeypatch.setattr(engine, "_ROWS_AT_ONCE", rows)
+        for key, logits in load(path, threads=1).logits(STATE, QUESTIONS).items():
+            np.testing.assert_array_equal(logits, whole[key])
+    if outtype in (None, "f32"):
+        for key, logits in model.logits(STATE, QUESTIONS).items():
+            np.testing.assert_array_equal(logits, whole[key])
+
+
 # ------------------------------------------------------------------------------ faults
 
 
@@ -336,6 +352,14 @@ def imported(code: str) -> set[str]:
     )
     assert run.returncode == 0, run.stderr
     return set(run.stdout.split())
+
+
+def test_a_free_threaded_python_stays_so() -> None:
+    """An extension that does not declare itself fit for it would switch the GIL on again."""
+    code = "import sys, skyinfer._core; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert run.stdout.split() == [str(not sysconfig.get_config_var("Py_GIL_DISABLED"))], run.stderr
 
 
 def test_packages_are_imported_when_they_are_used(checkpoint: Path, tmp_path: Path) -> None:
