@@ -1,6 +1,7 @@
 /* The forward pass: encoder, decision head, scorer. Reads like the model's formulas in csrc/README.md; every step is one
  * kernel call over all rows of the batch, but for attention, which goes sequence by sequence and head by head. */
 #include "internal.h"
+#include "kernels/compiler.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -323,6 +324,11 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
         return status;
     const int n = batch->token_offsets[batch->n_sequences], n_markers = batch->marker_offsets[batch->n_sequences];
     const sky_model_params *p = &plan->model->params;
+    int *n_running = (int *)&plan->model->n_running;
+    const int share = plan->most_threads / SKY_ATOMIC_ADD(n_running, 1);
+    plan->n_threads = share > 1 ? share : 1;
+    if (plan->n_threads > 1)
+        sky_pool_ready(plan->pool);
 
     embed(plan, batch, n);
     for (int i = 0; i < p->n_layers; i++)
@@ -333,5 +339,6 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     if (p->n_head_blocks == 0)
         gather_markers(plan, batch, plan->x, plan->marker_x);
     score_markers(plan, n_markers, logits);
+    SKY_ATOMIC_ADD(n_running, -1);
     return SKY_OK;
 }

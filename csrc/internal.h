@@ -75,6 +75,7 @@ struct sky_model {
     size_t arena_bytes;
     int64_t *n_set; /* rows set so far [(n_layers + n_head_blocks + 1), slots of a block], see rows_set in model.c */
     int frozen;
+    int n_running; /* atomic; passes in flight, which divide the threads. All that changes after freeze */
     char error_lock; /* tensors are set from several threads, and more than one may fail */
     char error[256];
 };
@@ -86,8 +87,11 @@ typedef struct sky_pool sky_pool;
 /* Items [begin, end) of a step, on thread 0 (the caller) to n_threads - 1. */
 typedef void sky_task(void *context, int thread, int begin, int end);
 
-sky_pool *sky_pool_create(int n_workers); /* NULL: out of memory */
+sky_pool *sky_pool_create(int n_workers); /* NULL: out of memory. Starts none yet */
 void sky_pool_free(sky_pool *pool);
+
+/* Before the first sky_pool_run of each pass: starts the workers where this process has none. */
+void sky_pool_ready(sky_pool *pool);
 
 /* Runs `task` over n_items in pieces of `chunk`, on n_threads at most, and returns when all are done. One caller at a time. */
 void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_task *task, void *context);
@@ -109,7 +113,8 @@ struct sky_plan {
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
     size_t scratch_stride;
     sky_pool *pool; /* NULL where limits.n_threads is 1 */
-    int n_threads;  /* of the next run */
+    int most_threads; /* that the next runs may use */
+    int n_threads;    /* of the run */
 
     void *arena;
     size_t arena_bytes;

@@ -49,10 +49,10 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
         return SKY_ERR_STATE;
     }
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1
-        || limits->sequence_tokens > p->max_positions || limits->n_threads < 1 || limits->n_threads > 256) {
+        || limits->sequence_tokens > p->max_positions || limits->n_threads < 1 || limits->n_threads > SKY_MAX_THREADS) {
         snprintf(plan->error, sizeof plan->error,
-                 "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to 256 threads",
-                 p->max_positions);
+                 "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to %d threads",
+                 p->max_positions, SKY_MAX_THREADS);
         return SKY_ERR_ARGUMENT;
     }
     plan->stride = row_stride(p->d_model);
@@ -66,7 +66,7 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
         return SKY_ERR_MEMORY;
     }
     lay_out(plan, plan->arena);
-    plan->n_threads = limits->n_threads;
+    plan->most_threads = plan->n_threads = limits->n_threads;
     if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1))) {
         snprintf(plan->error, sizeof plan->error, "out of memory");
         return SKY_ERR_MEMORY;
@@ -76,12 +76,14 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
 
 void sky_plan_use_threads(sky_plan *plan, int n_threads)
 {
-    plan->n_threads = n_threads < 1 ? 1 : n_threads > plan->limits.n_threads ? plan->limits.n_threads : n_threads;
+    plan->most_threads = n_threads < 1 ? 1 : n_threads > plan->limits.n_threads ? plan->limits.n_threads : n_threads;
 }
+
+int sky_plan_threads(const sky_plan *plan) { return plan->n_threads; }
 
 int sky_plan_claim(sky_plan *plan) { return !SKY_TEST_AND_SET(&plan->claimed); }
 
-void sky_plan_yield(sky_plan *plan) { SKY_CLEAR(&plan->claimed); }
+void sky_plan_release(sky_plan *plan) { SKY_CLEAR(&plan->claimed); }
 
 void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 {

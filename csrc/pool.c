@@ -1,5 +1,5 @@
-/* A plan's worker threads: they sleep between forward passes, share the items of one step at a time, and are made anew in a
- * process that was forked.
+/* A plan's worker threads: they are started by its first pass that is shared, sleep between passes, share the items of one
+ * step at a time, and are made anew in a process that was forked.
  *
  * A step is announced by a generation number. A worker that has just finished one looks for the next for some microseconds
  * (steps of one pass follow each other within those) and then sleeps; the caller waits for its workers likewise.
@@ -42,6 +42,7 @@ static int process_id(void) { return (int)getpid(); }
 enum {
     SPINS = 1000,      /* looks before sleeping: some 20 to 50 microseconds */
     THREADS_BITS = 10, /* of an announcement, below the generation */
+    NO_PROCESS = -1,
 };
 
 typedef struct {
@@ -51,8 +52,8 @@ typedef struct {
 } worker;
 
 struct sky_pool {
-    int n_workers;
-    int owner; /* the process that the workers live in */
+    int n_wanted, n_workers; /* asked for; started */
+    int owner; /* the process that the workers live in; NO_PROCESS before they are started */
     worker *workers;
     lock_type lock;
     signal_type started, finished;
@@ -130,14 +131,14 @@ static void join(worker *w)
 #endif
 }
 
-static void start_workers(sky_pool *pool, int n)
+static void start_workers(sky_pool *pool)
 {
     lock_init(&pool->lock);
     signal_init(&pool->started);
     signal_init(&pool->finished);
     pool->owner = process_id();
     pool->announced = 0;
-    for (pool->n_workers = 0; pool->n_workers < n; pool->n_workers++) {
+    for (pool->n_workers = 0; pool->n_workers < pool->n_wanted; pool->n_workers++) {
         worker *w = &pool->workers[pool->n_workers];
         w->pool = pool;
         w->index = pool->n_workers + 1;
@@ -156,7 +157,8 @@ sky_pool *sky_pool_create(int n_workers)
         sky_release(pool);
         return NULL;
     }
-    start_workers(pool, n_workers);
+    pool->n_wanted = n_workers;
+    pool->owner = NO_PROCESS;
     return pool;
 }
 
@@ -170,10 +172,14 @@ static void announce(sky_pool *pool, int n_threads)
     lock_give(&pool->lock);
 }
 
-void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_task *task, void *context)
+void sky_pool_ready(sky_pool *pool)
 {
     if (pool->owner != process_id())
-        start_workers(pool, pool->n_workers); /* forked: the workers stayed behind, and so did their lock's state */
+        start_workers(pool); /* after a fork, too: the workers stayed behind, and so did their lock's state */
+}
+
+void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_task *task, void *context)
+{
     pool->task = task;
     pool->context = context;
     pool->n_items = n_items;

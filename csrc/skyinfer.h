@@ -91,12 +91,14 @@ void sky_model_free(sky_model *model);               /* after its plans; NULL is
 
 typedef struct sky_plan sky_plan;
 
+#define SKY_MAX_THREADS 256
+
 typedef struct {
     int32_t n_tokens;    /* of all sequences of a batch together */
     int32_t n_sequences;
     int32_t n_markers;   /* of all sequences together */
     int32_t sequence_tokens; /* of the longest sequence; at most the model's max_positions */
-    int32_t n_threads;   /* that a run may use, the caller's included; the others sleep between runs. 1 to 256 */
+    int32_t n_threads;   /* that a run may use, the caller's included; the others sleep between runs. 1 to SKY_MAX_THREADS */
 } sky_plan_limits;
 
 /* One arena sized for `limits`. *plan is set as *model is above. */
@@ -106,13 +108,16 @@ const char *sky_plan_error(const sky_plan *plan);
 size_t sky_plan_bytes(const sky_plan *plan);
 void sky_plan_free(sky_plan *plan);
 
-/* How many threads the next runs use, 1 to the limit (which is where a plan begins). Scores have the same bits for any number. */
+/* How many threads the next runs may use, 1 to the limit (which is where a plan begins). Runs of one model's plans that are
+ * under way at the same time divide theirs: each begins with its number by how many there are, at least 1. Scores have the
+ * same bits for any number. */
 void sky_plan_use_threads(sky_plan *plan, int n_threads);
+int sky_plan_threads(const sky_plan *plan); /* that the last run had */
 
-/* For callers whose threads could meet at one plan: 1 where this thread now holds it, until it yields; 0 where another does.
+/* For callers whose threads could meet at one plan: 1 where this thread now holds it, until it releases it; 0 where another does.
  * sky_run does not look at it. */
 int sky_plan_claim(sky_plan *plan);
-void sky_plan_yield(sky_plan *plan);
+void sky_plan_release(sky_plan *plan);
 
 /* A ragged batch: sequences lie end to end, with no padding. Offsets begin with 0 and end with the total. */
 typedef struct {
@@ -125,7 +130,8 @@ typedef struct {
 } sky_batch;
 
 /* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
- * tests/c/core_test.c). The scores of a sequence have the same bits whatever else is in the batch. */
+ * tests/c/core_test.c), but for the threads that a plan's first shared run starts. The scores of a sequence have the same
+ * bits whatever else is in the batch. */
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
 
 /* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`

@@ -109,7 +109,7 @@ def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> No
     engine, questions = model._engine, model.compile(QUESTIONS)
     plan = _core.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
     with pytest.raises(ValueError, match="larger than the plan"):
-        plan.ask(questions._core_heads, [5] * 250, False)
+        plan.run_heads(questions._core_heads, 0, 4, [5] * 250, False)
 
 
 def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:
@@ -260,10 +260,28 @@ def test_a_number_of_threads_that_is_none_is_refused(larger: Path, threads: Any)
 
 def test_calls_at_once_divide_the_threads(larger: Path) -> None:
     engine = skyinfer.load(larger, threads=6)._engine
-    with engine.share_of_threads() as first, engine.share_of_threads() as second, engine.share_of_threads() as third:
-        assert (first, second, third) == (6, 3, 2)
-    with engine.share_of_threads() as again:
-        assert again == 6
+    work = [([5, 6, 7], [1], 0)]
+    plans = [engine._plan(16, 1, 1, 16) for _ in range(3)]
+
+    class PassInside(dict):
+        """A trace in the middle of whose pass another plan makes its own."""
+
+        def __init__(self, rest: list[Any]) -> None:
+            super().__init__()
+            self.rest = rest
+
+        def __setitem__(self, name: str, values: np.ndarray) -> None:
+            if name == "embd_norm" and self.rest:
+                self.rest[0].run(work, PassInside(self.rest[1:]))
+
+    plans[0].run(work, PassInside(plans[1:]))
+    assert [plan.threads for plan in plans] == [6, 3, 2]
+    plans[2].run(work)
+    assert plans[2].threads == 6
+    with pytest.raises(ValueError, match="vocabulary"):
+        plans[2].run([([1 << 20], [0], 0)])
+    plans[2].run(work)
+    assert plans[2].threads == 6
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -45,15 +45,50 @@ def test_control_groups(files: dict[str, str], expected: int, tmp_path: Path, mo
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(text.encode("latin-1"))
-    assert available_cpus(tmp_path) == expected
+    assert available_cpus(tmp_path, tmp_path / "none") == expected
+
+
+@pytest.mark.parametrize(
+    ("membership", "quotas", "expected"),
+    [
+        pytest.param("0::/system.slice/game.service\n", {"system.slice/game.service": 1}, 1, id="own"),
+        pytest.param("0::/user.slice/deep\n", {"user.slice": 3, "user.slice/deep": None}, 3, id="above"),
+        pytest.param("0::/a/b\n", {"a": 2, "a/b": 4}, 2, id="the least"),
+        pytest.param("0::/a\n", {"b": 1}, 8, id="another's"),
+        pytest.param("0::/docker/0123\n", {".": 2}, 2, id="a path from outside the container"),
+        pytest.param("0::/../../x\n", {".": 2}, 2, id="a path that leads out"),
+        pytest.param("4:cpu,cpuacct:/job\n2:memory:/other\n", {"cpu/job": 3}, 3, id="version 1"),
+        pytest.param("4:cpu,cpuacct:/job\n", {"cpu,cpuacct/job": 3}, 3, id="version 1, by all controllers"),
+        pytest.param("2:cpuset:/job\n", {"cpuset/job": 1}, 8, id="another controller"),
+        pytest.param("garbage\n::\n0:\n", {}, 8, id="not a membership"),
+    ],
+)
+def test_the_process_has_a_group_of_its_own(
+    membership: str,
+    quotas: dict[str, int | None],
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    for group, cpus in quotas.items():
+        folder = tmp_path / "mounts" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        if group.startswith("cpu"):
+            (folder / "cpu.cfs_quota_us").write_text(f"{cpus}00000\n")
+            (folder / "cpu.cfs_period_us").write_text("100000\n")
+        else:
+            (folder / "cpu.max").write_text(f"{cpus}00000 100000\n" if cpus else "max 100000\n")
+    (tmp_path / "membership").write_text(membership)
+    assert available_cpus(tmp_path / "mounts", tmp_path / "membership") == expected
 
 
 def test_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert available_cpus(tmp_path) == 6
+    assert available_cpus(tmp_path, tmp_path / "none") == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert available_cpus(tmp_path) == 1
+    assert available_cpus(tmp_path, tmp_path / "none") == 1
 
 
 def test_here() -> None:

@@ -201,7 +201,7 @@ def test_head_and_state_can_be_kept() -> None:
     build = builder()
     question = parse_questions({"q": choice(["a", "b"])})[0]
     head, states = build.head(question), [build.state("one"), build.state(["two"])]
-    before = list(head.ids)
+    before = head.ids
     for state, tokens in zip(("one", ["two"]), states, strict=True):
         assert build.assemble(head, tokens) == build.build(state, [head])[0]
     assert head.ids == before

@@ -40,7 +40,7 @@ def by_the_package(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def learnt(remembered: Words, text: str) -> list[int] | None:
     """What is given once every word of a text could be learnt."""
-    for _ in range(len(text) + 1):
+    for _ in range(8 * len(text) + 1):
         ids = remembered.ids(text)
         if ids is not None:
             return ids
@@ -138,8 +138,25 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     remembered = memory(backend())
     for i in range(400):
         remembered.ids(f"a{i} b{i} c{i} d{i}")
-    assert len(remembered._ids) <= 50 + words._LEARNT_PER_TEXT
+    assert len(remembered._ids) <= 50 + 4
     assert learnt(remembered, DRONE) == by_the_package(PLAIN, DRONE)
+
+
+def test_words_that_never_come_again_are_not_learnt_for_long() -> None:
+    tokenizer = backend()
+    calls: list[str] = []
+
+    def encode(word: str) -> list[int]:
+        calls.append(word)
+        return by_the_package(tokenizer, word)
+
+    remembered = Words(encode, lambda text: None)
+    for i in range(800):
+        remembered.ids(f"a{i}x b{i}y c{i}z")
+    assert len(calls) < 300  # of 7200 words
+    for _ in range(200):
+        found = remembered.ids(DRONE)
+    assert found == by_the_package(tokenizer, DRONE)
 
 
 def test_threads_share_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,8 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
             y0 = v_gelu(y0);
             y1 = v_gelu(y1);
         } else {
-            y0 = v_max(y0, v_set1(0.0f));
-            y1 = v_max(y1, v_set1(0.0f));
+            y0 = v_max(v_set1(0.0f), y0);
+            y1 = v_max(v_set1(0.0f), y1);
         }
         store_cols(g->c + (ptrdiff_t)(row + i) * g->ldc + first, y0, y1, cols);
     }

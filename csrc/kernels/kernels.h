@@ -7,6 +7,7 @@
  * Sums     Every product is accumulated in float in ascending k (by fused multiply-add everywhere but in portable.c), one
  *          accumulator for each output, or one for each part where a kernel cuts a long k; the cuts depend on k alone, so a
  *          result does not depend on the rows around it. Norms and softmax sum in a vector's lanes and then across.
+ * NaN      A row that holds or comes to a NaN or infinity it cannot have (a softmax over inf) gives NaN, never a number.
  */
 #ifndef SKY_KERNELS_H
 #define SKY_KERNELS_H

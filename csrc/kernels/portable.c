@@ -18,7 +18,7 @@ static float output(const sky_gemm *g, float acc, int row, int col)
         acc += g->bias[col];
     switch (g->epilogue) {
     case SKY_EPILOGUE_RELU:
-        return acc > 0.0f ? acc : 0.0f;
+        return acc < 0.0f ? 0.0f : acc;
     case SKY_EPILOGUE_GELU:
         return gelu(acc);
     default:

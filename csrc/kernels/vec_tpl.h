@@ -3,7 +3,8 @@
  *   vf, VL                          a vector of VL floats
  *   v_load v_store                  VL floats, any alignment
  *   v_load_part v_store_part        the first n floats, 0 <= n < VL; the rest read as 0, and are not touched
- *   v_set1 v_add v_sub v_mul v_div v_min v_max
+ *   v_set1 v_add v_sub v_mul v_div
+ *   v_min v_max                     b where a is NaN, and b or NaN where b is: so a NaN comes through as the second of two
  *   v_fma(a, b, c)                  a * b + c, rounded once
  *   v_round                         to the nearest integer
  *   v_scale2(x, n)                  x * 2^n for integral n in [-126, 127]
@@ -15,11 +16,11 @@
 #ifndef SKY_VEC_TPL_H
 #define SKY_VEC_TPL_H
 
-/* exp for x <= 88; below -87.3 it stays at the smallest normal number. Cody-Waite reduction, then Taylor's polynomial on
+/* exp for x <= 88, NaN for NaN; below -87.3 it stays at the smallest normal number. Cody-Waite reduction, then Taylor's polynomial on
  * |r| <= ln(2)/2, whose first neglected term is 2.0e-9. */
 SKY_INLINE vf v_exp(vf x)
 {
-    x = v_min(v_max(x, v_set1(-87.336544f)), v_set1(88.0f));
+    x = v_min(v_set1(88.0f), v_max(v_set1(-87.336544f), x));
     const vf n = v_round(v_mul(x, v_set1(1.44269504f)));
     vf r = v_fma(n, v_set1(-0.693359375f), x);
     r = v_fma(n, v_set1(2.12194440e-4f), r);

@@ -80,9 +80,9 @@ cdef extern from "skyinfer.h" nogil:
     const char *sky_plan_error(const sky_plan *plan)
     size_t sky_plan_bytes(const sky_plan *plan)
     void sky_plan_free(sky_plan *plan)
-    void sky_plan_use_threads(sky_plan *plan, int n_threads)
+    int sky_plan_threads(const sky_plan *plan)
     int sky_plan_claim(sky_plan *plan)
-    void sky_plan_yield(sky_plan *plan)
+    void sky_plan_release(sky_plan *plan)
     sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 
@@ -163,5 +163,6 @@ cdef extern from "internal.h" nogil:
 
     sky_status sky_kernels_select(const char *isa, sky_kernels *table)
     int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
+    enum: SKY_ALIGN
     void *sky_alloc(size_t nbytes)
     void sky_release(void *memory)

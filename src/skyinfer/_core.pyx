@@ -4,6 +4,7 @@
 Shapes and contracts: csrc/skyinfer.h. What the core refuses comes back as ValueError with its message, or as MemoryError.
 """
 
+from cpython.number cimport PyNumber_Index
 from libc.string cimport memset
 
 import numpy as np
@@ -125,9 +126,17 @@ cdef class CoreModel:
         return sky_model_bytes(self.handle)
 
 
+cdef int32_t _as_token(object number) except? -1:
+    """A whole number as a token id; -1, which no vocabulary has, for one that is out of every range."""
+    try:
+        return <int32_t>PyNumber_Index(number)
+    except OverflowError:
+        return -1
+
+
 cdef void _record(void *context, const char *name, const float *data, int rows, int cols, int stride) noexcept with gil:
     cdef const float[:, :] view
-    recorded = <dict>context
+    recorded = <object>context
     if rows == 0:
         recorded[name.decode()] = np.zeros((0, cols), np.float32)
         return
@@ -189,22 +198,20 @@ cdef class CorePlan:
             raise _error(status, sky_plan_error(self.handle))
         return 0
 
-    def run(self, list sequences not None, dict trace=None, int n_threads=1):
+    def run(self, list sequences not None, trace=None):
         """One forward pass over `sequences`, a list of (token ids, marker positions, question type).
 
-        Returns a float32 array of logits for each sequence, one per marker. `trace` is filled with every activation
-        by name, float32 [rows, cols]. `n_threads` is bounded by the plan's own limit; the logits are the same for any.
+        Returns a float32 array of logits for each sequence, one per marker. `trace`, a dict, is filled with every activation
+        by name, float32 [rows, cols].
 
         Raises:
             RuntimeError: another thread is running this plan.
             ValueError: the batch is larger than the plan, or holds what the core refuses.
         """
         cdef int n
-        if not sky_plan_claim(self.handle):
-            raise RuntimeError("this plan is running in another thread")
+        self.claim()
         try:
             n = self._lay_out(sequences)
-            sky_plan_use_threads(self.handle, n_threads)
             if trace is not None:
                 sky_plan_trace(self.handle, _record, <void *>trace)
             self.forward(n)
@@ -212,23 +219,33 @@ cdef class CorePlan:
             return [logits[self.marker_offsets[i]:self.marker_offsets[i + 1]] for i in range(n)]
         finally:
             sky_plan_trace(self.handle, NULL, NULL)
-            sky_plan_yield(self.handle)
+            sky_plan_release(self.handle)
 
-    def ask(self, CoreHeads heads not None, list state_ids not None, bint keep_tail, int n_threads=1) -> list:
-        """One forward pass over every head with the state behind it, as sequence.SequenceBuilder.assemble lays it out.
+    def run_heads(self, CoreHeads heads not None, int first, int last, list state_ids not None,
+                  bint keep_tail) -> list[list[float]]:
+        """One forward pass over heads [first, last) with the state behind each.
 
-        Returns a list of floats for each head, one per marker. Raises as `run`.
+        Returns a list of logits for each head, one per marker. Raises as `run`.
         """
+        cdef int n = last - first
+        self.claim()
+        try:
+            heads.lay_out(self, first, last, state_ids, keep_tail)
+            self.forward(n)
+            return [[self.logits[i] for i in range(self.marker_offsets[q], self.marker_offsets[q + 1])]
+                    for q in range(n)]
+        finally:
+            sky_plan_release(self.handle)
+
+    @property
+    def threads(self) -> int:
+        """How many threads the last pass had: passes of one model that run at once divide theirs."""
+        return sky_plan_threads(self.handle)
+
+    cdef int claim(self) except -1:
         if not sky_plan_claim(self.handle):
             raise RuntimeError("this plan is running in another thread")
-        try:
-            sky_plan_use_threads(self.handle, n_threads)
-            heads.put(self, state_ids, keep_tail)
-            self.forward(heads.n)
-            return [[self.logits[i] for i in range(heads.marker_offsets[q], heads.marker_offsets[q + 1])]
-                    for q in range(heads.n)]
-        finally:
-            sky_plan_yield(self.handle)
+        return 0
 
     cdef int _lay_out(self, list sequences) except -1:
         """Copies the sequences into the plan's own buffers, end to end; gives how many there are."""
@@ -240,7 +257,7 @@ cdef class CorePlan:
             for token_id in ids:
                 if n_tokens == self.limits.n_tokens:
                     raise ValueError(f"the plan holds at most {self.limits.n_tokens} tokens")
-                self.token_ids[n_tokens] = token_id
+                self.token_ids[n_tokens] = _as_token(token_id)
                 n_tokens += 1
             for marker in markers:
                 if n_markers == self.limits.n_markers:

@@ -1,6 +1,9 @@
 # The kernel table of one instruction set, for tests and benchmarks. Contracts: csrc/kernels/kernels.h. Arrays are float32
 # with contiguous rows; a row stride larger than the width is passed on as it is, so tests can guard the padding.
 
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport uintptr_t
+
 EPILOGUES = {
     "linear": SKY_EPILOGUE_LINEAR,
     "relu": SKY_EPILOGUE_RELU,
@@ -59,17 +62,12 @@ cdef class Kernels:
 
     cdef sky_kernels table
     cdef readonly str isa
-    cdef float *scratch
-    cdef size_t scratch_floats
 
     def __cinit__(self, str isa not None):
         cdef bytes name = isa.encode()
         if sky_kernels_select(name, &self.table) != SKY_OK:
             raise IsaError(f"instruction set {isa!r} cannot run here")
         self.isa = isa
-
-    def __dealloc__(self):
-        sky_release(self.scratch)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -154,14 +152,11 @@ cdef class Kernels:
             _stride(sin, "sin", a.n_keys, a.d_head // 2)
             a.rope_cos, a.rope_sin = &cos[0, 0], &sin[0, 0]
         a.window, a.scale = window, scale
-        cdef size_t needed = sky_attention_scratch(a.n_keys, a.d_head)
-        if needed > self.scratch_floats:
-            sky_release(self.scratch)
-            self.scratch_floats = 0
-            self.scratch = <float *>sky_alloc(needed * sizeof(float))
-            if self.scratch == NULL:
-                raise MemoryError
-            self.scratch_floats = needed
-        a.scratch = self.scratch
+        # of this call alone: threads may share the table
+        cdef void *scratch = PyMem_RawMalloc(sky_attention_scratch(a.n_keys, a.d_head) * sizeof(float) + SKY_ALIGN)
+        if scratch == NULL:
+            raise MemoryError
+        a.scratch = <float *>((<uintptr_t>scratch + SKY_ALIGN - 1) // SKY_ALIGN * SKY_ALIGN)
         with nogil:
             self.table.attention(&a)
+        PyMem_RawFree(scratch)

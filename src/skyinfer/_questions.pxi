@@ -8,120 +8,156 @@ from libc.string cimport memcpy
 cdef class CoreHeads:
     """The heads of some questions, end to end: every sequence but for its state and last [SEP]. Immutable.
 
-    `heads`: for each (head ids, marker positions, question type). Sequences have at most `max_tokens` tokens.
+    `heads`: for each (head ids, marker positions, question type, tokens that its whole sequence may have).
     """
 
-    cdef readonly int n, n_markers, max_tokens
+    cdef readonly int n
     cdef int sep_id
-    cdef int32_t[::1] ids, offsets, markers, marker_offsets, question_types
+    cdef int32_t[::1] ids, offsets, markers, marker_offsets, question_types, max_tokens
+    cdef readonly int longest
 
-    def __cinit__(self, list heads not None, *, int max_tokens, int sep_id):
-        self.n, self.max_tokens, self.sep_id = len(heads), max_tokens, sep_id
-        self.ids = np.array([token_id for ids, _, _ in heads for token_id in ids] or [0], np.int32)
-        self.offsets = np.cumsum([0] + [len(ids) for ids, _, _ in heads], dtype=np.int32)
-        self.markers = np.array([at for _, markers, _ in heads for at in markers] or [0], np.int32)
-        self.marker_offsets = np.cumsum([0] + [len(markers) for _, markers, _ in heads], dtype=np.int32)
-        self.question_types = np.array([kind for _, _, kind in heads] or [0], np.int32)
-        self.n_markers = self.marker_offsets[self.n]
+    def __cinit__(self, list heads not None, *, int sep_id):
+        self.n, self.sep_id = len(heads), sep_id
+        self.ids = _as_int32([token_id for ids, _, _, _ in heads for token_id in ids])
+        self.offsets = _as_int32(np.cumsum([0] + [len(ids) for ids, _, _, _ in heads]))
+        self.markers = _as_int32([at for _, markers, _, _ in heads for at in markers])
+        self.marker_offsets = _as_int32(np.cumsum([0] + [len(markers) for _, markers, _, _ in heads]))
+        self.question_types = _as_int32([kind for _, _, kind, _ in heads])
+        self.max_tokens = _as_int32([most for _, _, _, most in heads])
+        self.longest = max([most for _, _, _, most in heads], default=0)
 
     cdef int used(self, int q, int n_state) noexcept nogil:
         """How many of a state's tokens head q leaves room for."""
-        return min(n_state, max(0, self.max_tokens - (self.offsets[q + 1] - self.offsets[q]) - 1))
+        return min(n_state, max(0, self.max_tokens[q] - (self.offsets[q + 1] - self.offsets[q]) - 1))
 
-    def state_tokens_used(self, int n_state) -> list:
-        """How many of `n_state` tokens each head leaves room for."""
-        return [self.used(q, n_state) for q in range(self.n)]
+    cdef int length(self, int q, int n_state) noexcept nogil:
+        """Tokens of the whole sequence of head q."""
+        return min(self.offsets[q + 1] - self.offsets[q] + self.used(q, n_state) + 1, self.max_tokens[q])
 
-    cpdef int n_tokens(self, int n_state) noexcept:
+    cdef int kept(self, object n_state) except -1:
+        """How many of `n_state` tokens any head could take: no more than fit into an int."""
+        return min(n_state, self.longest)
+
+    def n_tokens(self, n_state) -> int:
         """Tokens of all sequences together, for a state of `n_state` tokens."""
-        cdef int q, total = 0
+        cdef int64_t total = 0
+        cdef int kept = self.kept(n_state)
         for q in range(self.n):
-            total += min(self.offsets[q + 1] - self.offsets[q] + self.used(q, n_state) + 1, self.max_tokens)
+            total += self.length(q, kept)
         return total
 
-    cdef int put(self, CorePlan plan, list state_ids, bint keep_tail) except -1:
-        """[head] [state] [SEP] for each question, into the buffers of a plan.
+    def batch(self, int first, n_state, int most_tokens) -> tuple[int, int, int]:
+        """The longest run of heads from `first` on that one forward pass over `most_tokens` holds, at least one head:
+        (first head after it, its tokens, its markers)."""
+        cdef int last = first, length, kept = self.kept(n_state)
+        cdef int64_t n_tokens = 0
+        while last < self.n:
+            length = self.length(last, kept)
+            if last > first and n_tokens + length > most_tokens:
+                break
+            n_tokens += length
+            last += 1
+        return last, n_tokens, self.marker_offsets[last] - self.marker_offsets[first]
+
+    cdef int lay_out(self, CorePlan plan, int first, int last, list state_ids, bint keep_tail) except -1:
+        """[head] [state] [SEP] for each question, into the buffers of a plan, as sequence.SequenceBuilder.assemble does.
 
         Raises:
             ValueError: the plan is too small.
         """
-        cdef int n_state = <int>min(len(state_ids), self.max_tokens)
-        cdef Py_ssize_t first = len(state_ids) - n_state if keep_tail else 0
-        cdef int q, i, n_head, used, end = 0
-        if not plan.holds(self.n_tokens(n_state), self.n, self.n_markers, self.max_tokens):
+        cdef int n_state = self.kept(len(state_ids)), n_markers = self.marker_offsets[last] - self.marker_offsets[first]
+        cdef Py_ssize_t begin = len(state_ids) - n_state if keep_tail else 0
+        cdef int q, i, n_head, used, length, end = 0
+        cdef int64_t n_tokens = 0
+        for q in range(first, last):
+            n_tokens += self.length(q, n_state)
+        if n_tokens > plan.limits.n_tokens or not plan.holds(n_tokens, last - first, n_markers, self.longest):
             raise ValueError("these heads and this state are larger than the plan")
         for i in range(n_state):
-            plan.state[i] = state_ids[first + i]
-        for q in range(self.n):
+            plan.state[i] = _as_token(state_ids[begin + i])
+        for q in range(first, last):
             n_head, used = self.offsets[q + 1] - self.offsets[q], self.used(q, n_state)
+            length = self.length(q, n_state)
             memcpy(&plan.token_ids[end], &self.ids[self.offsets[q]],
-                   <size_t>min(n_head, self.max_tokens) * sizeof(int32_t))
+                   <size_t>min(n_head, length) * sizeof(int32_t))
             if used:
                 memcpy(&plan.token_ids[end + n_head], &plan.state[n_state - used if keep_tail else 0],
                        <size_t>used * sizeof(int32_t))
-            if n_head + used < self.max_tokens:
+            if n_head + used < length:
                 plan.token_ids[end + n_head + used] = self.sep_id
-            end += min(n_head + used + 1, self.max_tokens)
-            plan.token_offsets[q + 1] = end
-        memcpy(&plan.markers[0], &self.markers[0], <size_t>self.n_markers * sizeof(int32_t))
-        memcpy(&plan.marker_offsets[0], &self.marker_offsets[0], <size_t>(self.n + 1) * sizeof(int32_t))
-        memcpy(&plan.question_types[0], &self.question_types[0], <size_t>self.n * sizeof(int32_t))
+            end += length
+            plan.token_offsets[q - first + 1] = end
+            plan.marker_offsets[q - first + 1] = self.marker_offsets[q + 1] - self.marker_offsets[first]
+        memcpy(&plan.markers[0], &self.markers[self.marker_offsets[first]], <size_t>n_markers * sizeof(int32_t))
+        memcpy(&plan.question_types[0], &self.question_types[first], <size_t>(last - first) * sizeof(int32_t))
         return 0
+
+
+cdef object _as_int32(values):
+    """A buffer of int32 with an element more, so that the place behind the last one is an address, too."""
+    return np.append(np.asarray(values, np.int32), np.int32(0))
 
 
 cdef class CoreStepper:
     """A plan for the same questions over and over. One thread at a time may step.
 
-    `temperatures`: of each question; `options`: for each, the caller's option that each marker stands for.
+    `temperatures`: of each question; `options`: for each, the caller's option that each marker stands for. One forward
+    pass takes at most `batch_tokens` tokens, or one question.
     """
 
     cdef CorePlan plan
     cdef CoreHeads heads
+    cdef int batch_tokens
     cdef int32_t[::1] option_of
     cdef double[::1] temperatures
 
     def __cinit__(self, CoreModel model not None, CoreHeads heads not None, list temperatures not None,
-                  list options not None, *, int n_threads=1):
-        if len(temperatures) != heads.n or [len(order) for order in options] != np.diff(heads.marker_offsets).tolist():
+                  list options not None, *, int batch_tokens, int n_threads=1):
+        if len(temperatures) != heads.n or [len(order) for order in options] != [
+                heads.marker_offsets[q + 1] - heads.marker_offsets[q] for q in range(heads.n)]:
             raise ValueError("expected a temperature and an option for each marker of every head")
-        self.heads = heads
-        self.plan = CorePlan(model, n_tokens=max(heads.n, 1) * heads.max_tokens, n_sequences=max(heads.n, 1),
-                             n_markers=heads.n_markers, sequence_tokens=heads.max_tokens, n_threads=n_threads)
-        self.option_of = np.array([option for order in options for option in order] or [0], np.int32)
-        self.temperatures = np.array(temperatures or [0], np.float64)
+        self.heads, self.batch_tokens = heads, batch_tokens
+        most_tokens = min(max(heads.n, 1) * max(heads.longest, 1), max(batch_tokens, heads.longest))
+        self.plan = CorePlan(model, n_tokens=most_tokens, n_sequences=min(max(heads.n, 1), most_tokens),
+                             n_markers=min(heads.marker_offsets[heads.n], most_tokens),
+                             sequence_tokens=max(heads.longest, 1), n_threads=n_threads)
+        self.option_of = _as_int32([option for order in options for option in order])
+        self.temperatures = np.array(temperatures + [1.0], np.float64)
 
-    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None,
-             int n_threads=1) -> bool:
+    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None) -> bool:
         """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
-        if probabilities.shape[0] != self.heads.n_markers:
-            raise ValueError(f"expected room for {self.heads.n_markers} probabilities")
+        cdef int first = 0, last
+        cdef bint finite = True
+        if probabilities.shape[0] != self.heads.marker_offsets[self.heads.n]:
+            raise ValueError(f"expected room for {self.heads.marker_offsets[self.heads.n]} probabilities")
         if not sky_plan_claim(self.plan.handle):
             raise RuntimeError("these compiled questions are stepping in another thread")
         try:
-            sky_plan_use_threads(self.plan.handle, n_threads)
-            if self.heads.n == 0:
-                return True
-            self.heads.put(self.plan, state_ids, keep_tail)
-            self.plan.forward(self.heads.n)
-            return self._softmax(probabilities)
+            while first < self.heads.n:
+                last, _, _ = self.heads.batch(first, len(state_ids), self.batch_tokens)
+                self.heads.lay_out(self.plan, first, last, state_ids, keep_tail)
+                self.plan.forward(last - first)
+                finite &= self._softmax(first, last, probabilities)
+                first = last
+            return finite
         finally:
-            sky_plan_yield(self.plan.handle)
+            sky_plan_release(self.plan.handle)
 
-    cdef bint _softmax(self, float[::1] probabilities) noexcept nogil:
-        cdef int q, i, begin, end
+    cdef bint _softmax(self, int first, int last, float[::1] probabilities) noexcept nogil:
+        cdef int q, i, begin, end, skipped = self.heads.marker_offsets[first]
         cdef double peak, total
         cdef bint finite = True
         cdef const float *logits = &self.plan.logits[0]
-        for q in range(self.heads.n):
+        for q in range(first, last):
             begin, end = self.heads.marker_offsets[q], self.heads.marker_offsets[q + 1]
-            peak = logits[begin]
+            peak = logits[begin - skipped]
             for i in range(begin, end):
-                finite &= isfinite(logits[i]) != 0
-                peak = max(peak, <double>logits[i])
+                finite &= isfinite(logits[i - skipped]) != 0
+                peak = max(peak, <double>logits[i - skipped])
             total = 0.0
             for i in range(begin, end):
-                total += exp((logits[i] - peak) / self.temperatures[q])
+                total += exp((logits[i - skipped] - peak) / self.temperatures[q])
             for i in range(begin, end):
                 probabilities[begin + self.option_of[i]] = <float>(
-                    exp((logits[i] - peak) / self.temperatures[q]) / total)
+                    exp((logits[i - skipped] - peak) / self.temperatures[q]) / total)
         return finite

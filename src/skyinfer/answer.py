@@ -79,6 +79,10 @@ def _temperature(value: Any, clamp: bool) -> float:
     return number
 
 
+def faulty_weights() -> FormatError:
+    return FormatError("the model's scores are not finite: its weights are faulty")
+
+
 def check_scores(logits: SequenceOf[float]) -> None:
     """Refuse scores that come of faulty weights.
 
@@ -87,7 +91,7 @@ def check_scores(logits: SequenceOf[float]) -> None:
     """
     # scores are float32, so this sum of theirs in float64 cannot overflow
     if not math.isfinite(sum(logits)):
-        raise FormatError("the model's scores are not finite: its weights are faulty")
+        raise faulty_weights()
 
 
 def probabilities(logits: SequenceOf[float], temperature: float) -> list[float]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _core
-from .answer import check_scores, in_option_order, response
-from .errors import FormatError, RequestError
+from .answer import check_scores, faulty_weights, in_option_order, response
+from .errors import RequestError
 from .schema import QUESTION_TYPES, parse_questions
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class CompiledQuestions:
         self.offsets = np.cumsum([0, *(len(question.options) for question in self._questions)], dtype=np.int32)
         self.probabilities = np.zeros(self.offsets[-1], np.float32)
         self._stepper: _core.CoreStepper | None = None
+        self._making_stepper = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<skyinfer.CompiledQuestions {list(self.ids)!r} for {self._engine.config.name!r}>"
@@ -125,15 +126,15 @@ class CompiledQuestions:
 
         Raises:
             ValueError: an id is outside the vocabulary.
+            TypeError: an id is no whole number.
             FormatError: as a call.
             RuntimeError: another thread is stepping this object.
         """
         if self._stepper is None:
-            self._stepper = self._make_stepper()
-        with self._engine.share_of_threads() as n_threads:
-            finite = self._stepper.step(list(ids), keep_tail, self.probabilities, n_threads)
-        if not finite:
-            raise FormatError("the model's scores are not finite: its weights are faulty")
+            with self._making_stepper:
+                self._stepper = self._stepper or self._engine.stepper(self._core_heads, self._questions)
+        if not self._stepper.step(list(ids), keep_tail, self.probabilities):
+            raise faulty_weights()
         return self.probabilities
 
     def sequences(self, state: Any) -> list[Sequence]:
@@ -154,12 +155,9 @@ class CompiledQuestions:
         if not self._heads:
             return self._response(self.sequences(state), [], temperature_clamp)
         tokens = self._engine.builder.state(state)
-        rows = self._engine.ask(self._core_heads, tokens)
-        n_state = len(tokens.ids)
-        if rows is None or n_state > self._room or not self._options_distinct:
+        rows = self._engine.run_heads(self._core_heads, tokens)
+        if len(tokens.ids) > self._room or not self._options_distinct:
             sequences = [self._engine.builder.assemble(head, tokens) for head in self._heads]
-            if rows is None:
-                rows = [row.tolist() for row in self._engine.run(self._work(sequences))]
             return self._response(sequences, rows, temperature_clamp)
         return response(
             self._engine.config.name,
@@ -167,7 +165,7 @@ class CompiledQuestions:
             [None] * len(rows),
             rows,
             self._engine.temperatures(temperature_clamp),
-            input_tokens=self._core_heads.n_tokens(n_state),
+            input_tokens=self._core_heads.n_tokens(len(tokens.ids)),
         )
 
     def _response(self, sequences: list[Sequence], rows: list[list[float]], temperature_clamp: bool | None) -> Response:
@@ -178,16 +176,6 @@ class CompiledQuestions:
             rows,
             self._engine.temperatures(temperature_clamp),
             input_tokens=sum(len(sequence.ids) for sequence in sequences),
-        )
-
-    def _make_stepper(self) -> _core.CoreStepper:
-        temperatures = self._engine.temperatures()
-        return _core.CoreStepper(
-            self._engine.core,
-            self._core_heads,
-            [temperatures.of(question.type, len(question.options)) for question in self._questions],
-            [question.option_order or list(range(len(question.options))) for question in self._questions],
-            n_threads=self._engine.threads,
         )
 
 
@@ -216,12 +204,16 @@ class QuestionCache:
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        made = CompiledQuestions(self._engine, questions)
-        if len(key) <= self._key_bytes and _is_plain(questions):
-            with self._lock:
-                self._kept[key] = made
-                if len(self._kept) > self._entries:
-                    self._kept.popitem(last=False)
+        if len(key) > self._key_bytes:
+            return CompiledQuestions(self._engine, questions)
+        same = marshal.loads(key)  # the key's questions, even where another thread changes the caller's meanwhile
+        if not _is_plain(same):
+            return CompiledQuestions(self._engine, questions)
+        made = CompiledQuestions(self._engine, same)
+        with self._lock:
+            self._kept[key] = made
+            if len(self._kept) > self._entries:
+                self._kept.popitem(last=False)
         return made
 
 

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 
-def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """The CPUs in this process's affinity mask, bounded by its cgroup's quota (version 2, then 1); at least 1."""
+def available_cpus(mounts: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """The CPUs in this process's affinity mask, bounded by the quotas of its control groups; at least 1.
+
+    A group's quota bounds those below it, so the least one of the process's own group and all above it counts, in
+    version 2 and 1.
+    """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return max(1, int(min(cpus, quota))) if quota else cpus
+    quotas = [quota for folder in _groups(mounts, membership) if (quota := _quota(folder)) is not None]
+    return max(1, int(min([cpus, *quotas])))
 
 
-def _quota(cgroup: Path) -> float | None:
-    """CPUs' worth of time that the cgroup allows, or None where it sets no bound."""
+def _groups(mounts: Path, membership: Path) -> Iterator[Path]:
+    """The folders that may hold the quota of this process's groups, and of those above them."""
     try:
-        allowed, period = (cgroup / "cpu.max").read_text().split()
+        lines = membership.read_text().splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in ["0::/", "0:cpu:/", *lines]:  # a container may see its own group at the root and its path from outside
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = PurePosixPath(path)
+        if ".." in group.parts:  # outside of what is mounted here
+            continue
+        for root in [mounts] if not controllers else [mounts / "cpu", mounts / controllers]:
+            yield from (root / str(part).lstrip("/") for part in (group, *group.parents))
+
+
+def _quota(group: Path) -> float | None:
+    """CPUs' worth of time that one group allows, or None where it sets no bound."""
+    try:
+        allowed, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            allowed = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
-            period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
-        except OSError:
+            allowed = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        except (OSError, ValueError):
             return None
     try:
-        return float(allowed) / float(period) if float(allowed) > 0 else None
+        quota = float(allowed) / float(period)
     except (ValueError, ZeroDivisionError):  # "max"
         return None
+    return quota if 0 < quota < math.inf else None

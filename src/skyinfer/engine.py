@@ -7,12 +7,10 @@ to answer.py.
 from __future__ import annotations
 
 import math
-import threading
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
 from .errors import FormatError
 from .gguf import ALL_ROWS
-from .schema import QUESTION_TYPES
+from .schema import QUESTION_TYPES, Question
 from .sequence import Head, SequenceBuilder, StateTokens
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
@@ -30,9 +28,10 @@ from .tokenizer import Tokenizer
 # What one forward pass takes: token ids, marker positions, and the question type's number.
 Work = tuple[list[int], list[int], int]
 
-# Parameters from which threads pay for themselves: in loading, and in a forward pass.
+# Parameters from which threads pay for themselves: all of them in loading, those that every token is multiplied by in a
+# forward pass.
 _PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
-_MOST_THREADS = 256  # of a plan
+MAX_THREADS = 256  # of a plan: SKY_MAX_THREADS of the core
 
 # With a large vocabulary this tensor is much larger than any other. It is packed by so many rows, some megabytes, so
 # that neither its pages of the file nor its numbers, where they have to be dequantized, are in memory at once.
@@ -68,10 +67,10 @@ class Engine:
         self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
-        self.core = _pack(source, self.config, isa, token_table_bytes)
+        self.core = _pack(source, self.config, isa, token_table_bytes, threads or available_cpus())
+        # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[_core.CorePlan] = []
-        self._running = 0
-        self._lock = threading.Lock()
+        self._sizes = (1, 1, 1, self.config.max_tokens)
 
     def temperatures(self, clamp: bool | None = None) -> Temperatures:
         """Clamped as the Laya runtime does, or the file's own; None: as the model was loaded."""
@@ -79,76 +78,78 @@ class Engine:
 
     def run(self, work: list[Work], trace: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
         """Logits of each sequence, float32 [n_markers]. `trace`, all in one pass, is filled with every activation."""
+        if trace is not None:
+            # one pass, however long: its buffers are not kept
+            return self._plan(*_size(work)).run(work, trace) if work else []
         logits: list[np.ndarray] = []
-        borders = _batch_borders(work) if trace is None else [0, len(work)]
-        for begin, end in pairwise(borders):
+        for begin, end in pairwise(_batch_borders(work)):
             batch = work[begin:end]
-            plan, n_threads = self._take_plan(
-                sum(len(ids) for ids, _, _ in batch), len(batch), sum(len(markers) for _, markers, _ in batch)
-            )
+            plan = self._take_plan(*_size(batch))
             try:
-                logits += plan.run(batch, trace, n_threads)
+                logits += plan.run(batch)
             finally:
-                self._put_back(plan)
+                self._idle_plans.append(plan)
         return logits
 
     def core_heads(self, heads: list[Head]) -> _core.CoreHeads:
-        """Heads laid out for `ask`."""
+        """Heads laid out for `run_heads` and `stepper`."""
         return _core.CoreHeads(
-            [(head.ids, head.markers, QUESTION_TYPES.index(head.question.type)) for head in heads],
-            max_tokens=self.config.max_tokens,
+            [
+                (head.ids, head.markers, QUESTION_TYPES.index(head.question.type), self.config.max_tokens)
+                for head in heads
+            ],
             sep_id=self.builder.sep_id,
         )
 
-    def ask(self, heads: _core.CoreHeads, state: StateTokens) -> list[list[float]] | None:
-        """Logits of each head with the state behind it, in one forward pass; None where it would be too long."""
-        n_tokens = heads.n_tokens(min(len(state.ids), heads.max_tokens))
-        if n_tokens > _BATCH_TOKENS:
-            return None
-        plan, n_threads = self._take_plan(n_tokens, heads.n, heads.n_markers)
-        try:
-            return plan.ask(heads, state.ids, state.keep_tail, n_threads)
-        finally:
-            self._put_back(plan)
-
-    @contextmanager
-    def share_of_threads(self) -> Iterator[int]:
-        """How many threads a pass that begins now may use: those that run at once divide them; at least 1."""
-        with self._lock:
-            self._running += 1
-            share = max(1, self.threads // self._running)
-        try:
-            yield share
-        finally:
-            with self._lock:
-                self._running -= 1
-
-    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int) -> tuple[_core.CorePlan, int]:
-        """An idle plan that holds such a batch, or a new one, and how many threads it may use; for `_put_back`."""
-        with self._lock:
-            plan = self._idle_plans.pop() if self._idle_plans else None
-            self._running += 1
-            share = max(1, self.threads // self._running)
-        if plan is None or not plan.holds(n_tokens, n_sequences, n_markers, self.config.max_tokens):
+    def run_heads(self, heads: _core.CoreHeads, state: StateTokens) -> list[list[float]]:
+        """Logits of each head with the state behind it: what `run` gives for the sequences laid out one by one."""
+        logits: list[list[float]] = []
+        n_state, first = len(state.ids), 0
+        while first < heads.n:
+            last, n_tokens, n_markers = heads.batch(first, n_state, _BATCH_TOKENS)
+            plan = self._take_plan(n_tokens, last - first, n_markers, heads.longest)
             try:
-                plan = _core.CorePlan(
-                    self.core,
-                    n_tokens=_round_up(n_tokens, 256),
-                    n_sequences=_round_up(n_sequences, 16),
-                    n_markers=_round_up(n_markers, 64),
-                    sequence_tokens=self.config.max_tokens,
-                    n_threads=self.threads,
-                )
-            except BaseException:
-                self._put_back(plan)
-                raise
-        return plan, share
-
-    def _put_back(self, plan: _core.CorePlan | None) -> None:
-        with self._lock:
-            self._running -= 1
-            if plan is not None:
+                logits += plan.run_heads(heads, first, last, state.ids, state.keep_tail)
+            finally:
                 self._idle_plans.append(plan)
+            first = last
+        return logits
+
+    def stepper(self, heads: _core.CoreHeads, questions: list[Question]) -> _core.CoreStepper:
+        """Buffers of its own for the same questions over and over."""
+        temperatures = self.temperatures()
+        return _core.CoreStepper(
+            self.core,
+            heads,
+            [temperatures.of(question.type, len(question.options)) for question in questions],
+            [question.option_order or list(range(len(question.options))) for question in questions],
+            batch_tokens=_BATCH_TOKENS,
+            n_threads=self.threads,
+        )
+
+    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> _core.CorePlan:
+        """An idle plan that holds such a batch, or a new one; to be put back among the idle ones after its pass."""
+        try:
+            plan = self._idle_plans.pop()
+        except IndexError:
+            pass
+        else:
+            if plan.holds(n_tokens, n_sequences, n_markers, longest):
+                return plan
+        # as large as any so far, or requests of two shapes in turn would make new buffers each time
+        sizes = (_round_up(n_tokens, 256), _round_up(n_sequences, 16), _round_up(n_markers, 64), longest)
+        self._sizes = cast("tuple[int, int, int, int]", tuple(map(max, self._sizes, sizes)))
+        return self._plan(*self._sizes)
+
+    def _plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> _core.CorePlan:
+        return _core.CorePlan(
+            self.core,
+            n_tokens=n_tokens,
+            n_sequences=n_sequences,
+            n_markers=n_markers,
+            sequence_tokens=longest,
+            n_threads=self.threads,
+        )
 
     def _warn_of_clamped_temperatures(self, source: ModelSource) -> None:
         low, high = CLAMP
@@ -166,12 +167,18 @@ class Engine:
 
 def _default_threads(config: ModelConfig) -> int:
     """One for a model whose pass is over before threads are awake, all that there are for larger ones."""
-    size = sum(map(math.prod, config.expected_tensors().values()))
-    return 1 if size < _PARALLEL_PASS else min(available_cpus(), _MOST_THREADS)
+    products = {name: shape for name, shape in config.expected_tensors().items() if name != _EMBEDDING}
+    return 1 if sum(map(math.prod, products.values())) < _PARALLEL_PASS else min(available_cpus(), MAX_THREADS)
 
 
 def _round_up(n: int, multiple: int) -> int:
     return max(1, -(-n // multiple)) * multiple
+
+
+def _size(work: list[Work]) -> tuple[int, int, int, int]:
+    """Tokens, sequences, markers, and the tokens of the longest sequence."""
+    lengths = [len(ids) for ids, _, _ in work]
+    return sum(lengths), len(work), sum(len(markers) for _, markers, _ in work), max(lengths)
 
 
 def _batch_borders(work: list[Work]) -> list[int]:
@@ -185,8 +192,8 @@ def _batch_borders(work: list[Work]) -> list[int]:
     return [*borders, len(work)] if work else []
 
 
-def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int) -> _core.CoreModel:
-    """Every tensor of the file, packed for one instruction set."""
+def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, threads: int) -> _core.CoreModel:
+    """Every tensor of the file, packed for one instruction set, by so many threads where that pays."""
     core = _core.CoreModel(
         d_model=config.d_model,
         d_ff=config.d_ff,
@@ -224,7 +231,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
         for name in names:
             pack(name)
     else:
-        with ThreadPoolExecutor(available_cpus()) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             for done in [pool.submit(pack, name) for name in names]:
                 done.result()
     core.freeze()

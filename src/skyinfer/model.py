@@ -13,7 +13,8 @@ import numpy as np
 
 from . import _core
 from .compiled import CompiledQuestions, QuestionCache
-from .engine import Engine
+from .cpus import available_cpus
+from .engine import MAX_THREADS, Engine
 from .errors import IsaError
 from .files import checked_path
 
@@ -63,7 +64,7 @@ def load(
             isa=chosen_isa(isa),
             threads=_checked_threads(threads),
             temperature_clamp=temperature_clamp,
-            token_table_bytes=token_table_bytes,
+            token_table_bytes=_checked_bytes(token_table_bytes),
         )
         return Model(source, engine)
 
@@ -87,9 +88,15 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[ModelSource]:
 def _checked_threads(threads: int | None) -> int | None:
     if threads is None:
         return None
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
-        raise ValueError(f"threads: expected 1 to 256, got {threads!r}")
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"threads: expected 1 to {MAX_THREADS}, got {threads!r}")
     return threads
+
+
+def _checked_bytes(n: int) -> int:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+        raise ValueError(f"token_table_bytes: expected a whole number from 0 on, got {n!r}")
+    return min(n, 1 << 62)  # what the core counts in
 
 
 def chosen_isa(isa: str | None = None) -> str:
@@ -240,7 +247,7 @@ def info() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": available_cpus(),
         "isa": {
             "built_in": names,
             "supported": [name for name in names if _core.isa_supported(name)],

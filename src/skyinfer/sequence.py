@@ -53,8 +53,8 @@ class Head(NamedTuple):
     """The sequence up to and with the [SEP] in front of the state, for any state."""
 
     question: Question
-    ids: list[int]
-    markers: list[int]
+    ids: tuple[int, ...]
+    markers: tuple[int, ...]
     options_distinct: int
     tokens_per_option: int | None
 
@@ -158,7 +158,7 @@ class SequenceBuilder:
                 (*loc, "criteria"),
                 f"only {fit} of {len(markers)} options fit in the model's {self._max_tokens} tokens; use fewer options",
             )
-        return Head(question, ids, markers, len(set(options)), per_option)
+        return Head(question, tuple(ids), tuple(markers), len(set(options)), per_option)
 
     def assemble(self, head: Head, state: StateTokens) -> Sequence:
         """Put as much of the state behind the head as fits in `max_tokens`."""
@@ -167,7 +167,7 @@ class SequenceBuilder:
         used = min(n, max(0, limit - len(head.ids) - 1))
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
         ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
-        return Sequence(ids, markers, n, used, len(markers), head.options_distinct, head.tokens_per_option)
+        return Sequence(ids, list(markers), n, used, len(markers), head.options_distinct, head.tokens_per_option)
 
 
 def _place_of(question: Question, i: int) -> tuple[str | int, ...]:

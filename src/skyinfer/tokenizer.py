@@ -163,8 +163,8 @@ class Tokenizer:
                 return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
-            if not isinstance(error, Exception) and not _is_panic(error):
-                raise
+            if not (_is_panic(error) or type(error) is Exception or isinstance(error, (TypeError, ValueError))):
+                raise  # not of the package's kinds: Ctrl-C, what a signal handler raises, no memory
             text.encode()  # a lone surrogate is the caller's fault and says so itself
             raise FormatError(f"the model's tokenizer fails on a text: {error}") from error
 
@@ -207,7 +207,7 @@ def faults_named(source: str) -> Iterator[None]:
     """Turn every failure of the ``tokenizers`` package, panics included, into a FormatError."""
     try:
         yield
-    except FormatError:
+    except (FormatError, MemoryError):
         raise
     except BaseException as error:
         if isinstance(error, Exception) or _is_panic(error):

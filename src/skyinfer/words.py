@@ -20,8 +20,10 @@ _WORDS = re.compile(r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]
 
 # A longer text spends its time elsewhere, and a longer word hardly comes again. All words together take a few MB.
 _MAX_TEXT, _MAX_WORD, _MAX_WORDS = 512, 32, 8192
-# New words cost a call of the package each, so a text of many new ones is learnt over several calls.
-_LEARNT_PER_TEXT = 4
+# A new word costs a call of the package, so learning has a budget: so many words at first, one more for every text that
+# was known, and one for every eighth that was not. Texts whose words never come again soon cost next to nothing, and a
+# loop that begins later is known after some of its states.
+_BUDGET, _UNKNOWN_TEXTS_PER_WORD = 64, 8
 # Added tokens that one search through a text can look for.
 _MAX_ADDED = 500
 
@@ -29,12 +31,13 @@ _MAX_ADDED = 500
 class Words:
     """Remembered words of one tokenizer. Safe to share between threads: an entry, once there, is never changed."""
 
-    __slots__ = ("_begins_added", "_encode", "_ids")
+    __slots__ = ("_begins_added", "_budget", "_encode", "_ids")
 
     def __init__(self, encode: Callable[[str], Sequence[int]], begins_added: Callable[[str], Any]) -> None:
         """`encode` is the package's own; `begins_added` finds what it would look for before it splits into words."""
         self._encode, self._begins_added = encode, begins_added
         self._ids: dict[str, tuple[int, ...]] = {}
+        self._budget = float(_BUDGET)  # threads that change it at once may lose a change, which does no harm
 
     def ids(self, text: str) -> list[int] | None:
         """Token ids of `text`; None where they have to come from the package.
@@ -52,18 +55,25 @@ class Words:
                 ids += known[word]
         except KeyError:
             return self._learn(words)
+        if self._budget < _BUDGET:
+            self._budget += 1
         return ids
 
     def _learn(self, words: list[str]) -> list[int] | None:
-        """Remembers some of the words, and gives the ids of all where now all are known."""
-        new = [word for word in dict.fromkeys(words) if word not in self._ids]
+        """Remembers as many of the words as the budget allows, and gives the ids of all where now all are known."""
+        self._budget = min(self._budget + 1 / _UNKNOWN_TEXTS_PER_WORD, _BUDGET)
+        if max(map(len, words)) > _MAX_WORD:
+            return None
         if len(self._ids) > _MAX_WORDS:
             self._ids = {}  # what is still in use comes back
-        for word in new[:_LEARNT_PER_TEXT]:
-            if len(word) <= _MAX_WORD:
-                self._ids[word] = tuple(self._encode(word))
-        found = [self._ids.get(word) for word in words]
-        return None if None in found else [token for ids in found if ids is not None for token in ids]
+        known = self._ids
+        for word in words:
+            if word not in known:
+                if self._budget < 1:
+                    return None
+                self._budget -= 1
+                known[word] = tuple(self._encode(word))
+        return [token for word in words for token in known[word]]
 
 
 def words_of(backend: tokenizers.Tokenizer, normalizer: Any, pre_tokenizer: Any) -> Words | None:

@@ -154,9 +154,9 @@ static void exact_product(int m, int n, int k, sky_epilogue epilogue, const floa
 static void check_gemm(const sky_kernels *tested)
 {
     for (int m = 1; m <= tested->tile_rows * 2 + 1; m += m < tested->tile_rows + 2 ? 1 : 5)
-        for (int shape = 0; shape < 10; shape++) {
+        for (int shape = 0; shape < 15; shape++) {
             const int n = (int[]){1, 2, tested->panel_cols - 1, tested->panel_cols, tested->panel_cols + 1}[shape % 5] * 2;
-            const int k = shape < 5 ? 19 : 64;
+            const int k = (int[]){19, 64, 1024 + 19}[shape / 5]; /* the last in parts */
             for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue <= SKY_EPILOGUE_SWIGLU; epilogue++) {
                 const int gated = epilogue >= SKY_EPILOGUE_GEGLU, cols = gated ? n / 2 : n;
                 float *va = noisy((size_t)m * k), *w = noisy((size_t)n * k), *bias = noisy(n), *vr = noisy((size_t)m * n);
@@ -408,6 +408,7 @@ static void check_model(const char *isa, const float *expected, float *scores)
     expect(sky_plan_create(m, &limits, &plan) == SKY_OK, isa, "sky_plan_create", 0);
     sky_batch batch = {N_SEQUENCES, ids, token_offsets, markers, marker_offsets, types};
 
+    expect(sky_run(plan, &batch, scores) == SKY_OK, isa, sky_plan_error(plan), 0); /* starts its threads */
     const long before = n_allocations;
     expect(sky_run(plan, &batch, scores) == SKY_OK, isa, sky_plan_error(plan), 0);
     expect(n_allocations == before, isa, "sky_run allocated", (double)(n_allocations - before));
