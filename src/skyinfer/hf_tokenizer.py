@@ -13,6 +13,7 @@ from pathlib import Path
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any
 
+from . import _core
 from .files import JsonFile, read_text
 from .tokenizer import faults_named, parse
 
@@ -52,7 +53,7 @@ def canonical_tokenizer_json(directory: Path) -> str:
 
     path = directory / "tokenizer.json"
     text = read_text(path)
-    file = JsonFile.parse(path, text)
+    file = JsonFile.parse(path, text if kind == "GemmaTokenizer" else _without_model(text))
     roles = dict.fromkeys(_SPECIAL_ROLES)
     if kind == "GemmaTokenizer":
         roles.update({role: f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")})
@@ -80,6 +81,15 @@ def canonical_tokenizer_json(directory: Path) -> str:
         if side == "left":
             backend.enable_truncation(48, direction="left")
         return backend.to_str()
+
+
+def _without_model(text: str) -> str:
+    """A tokenizer.json without its largest part, which only the ``tokenizers`` package reads."""
+    try:
+        begin, end = _core.json_members(text, ("model",))["model"]
+    except (KeyError, ValueError):
+        return text
+    return f"{text[:begin]}null{text[end:]}"
 
 
 def tokenizer_config(directory: Path) -> JsonFile:
