@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import skyinfer
+import skyinfer.compiled as compiled_room
 from skyinfer import RequestError, _core
 from skyinfer.compiled import QuestionCache
 from skyinfer.cpus import available_cpus
@@ -85,11 +87,14 @@ def test_run_tokens_is_step_without_text(model: skyinfer.Model) -> None:
     ids = list(range(5, 305))
     kept_tail = compiled.run_tokens(ids, keep_tail=True).copy()
     assert not np.array_equal(kept_tail, compiled.run_tokens(ids))
-    np.testing.assert_array_equal(kept_tail, compiled.run_tokens(np.array(ids[-250:]).tolist(), keep_tail=True))
+    np.testing.assert_array_equal(kept_tail, compiled.run_tokens(ids[-250:], keep_tail=True))
     with pytest.raises(ValueError, match="vocabulary"):
         compiled.run_tokens([1 << 30])
-    with pytest.raises(ValueError, match="vocabulary"):
-        compiled.run_tokens([-1])
+    for outside in (-1, 1 << 31, -(1 << 40)):
+        with pytest.raises(ValueError, match="vocabulary"):
+            compiled.run_tokens([outside])
+    with pytest.raises(TypeError):
+        compiled.run_tokens([5.9])  # type: ignore[list-item]
 
 
 def test_step_with_questions_that_fill_the_sequence(tmp_path: Path) -> None:
@@ -110,6 +115,105 @@ def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> No
     plan = _core.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
     with pytest.raises(ValueError, match="larger than the plan"):
         plan.run_heads(questions._core_heads, 0, 4, [5] * 250, False)
+
+
+def test_heads_of_more_tokens_than_an_int_counts() -> None:
+    heads = _core.CoreHeads([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
+    assert heads.n_tokens(10**12) == 40_000 << 16  # more than 2^31
+    assert heads.batch(0, 10**12, 2048) == (1, 1 << 16, 1)
+    assert heads.batch(39_000, 4, 2048) == (39_256, 2048, 256)
+    assert heads.batch(39_999, 4, 2048) == (40_000, 8, 1)
+
+
+def test_more_questions_than_one_pass_holds(model: skyinfer.Model) -> None:
+    questions = {
+        f"q{i}": question for i in range(20) for question in [QUESTIONS["action"], QUESTIONS["turned"]][i % 2 :]
+    }
+    compiled = model.compile(questions)
+    for state in ("short", "a long text that does not fit " * 60):
+        expected = model.decide(state, questions)
+        assert expected == {
+            "model": model.name,
+            "answers": {
+                key: answer
+                for one in questions
+                for key, answer in model.decide(state, {one: questions[one]})["answers"].items()
+            },
+            "usage": expected["usage"],
+        }
+        np.testing.assert_allclose(compiled.step(state), flat(expected), rtol=0, atol=1e-7)
+
+
+def test_two_shapes_of_request_in_turn_share_buffers(model: skyinfer.Model) -> None:
+    many = {f"q{i}": QUESTIONS["level"] for i in range(18)}
+    long = "a long text that does not fit " * 60
+    model.decide("short", many), model.decide(long, {"q": QUESTIONS["sure"]})
+    (plan,) = model._engine._idle_plans
+    for _ in range(3):
+        model.decide("short", many), model.decide(long, {"q": QUESTIONS["sure"]})
+    assert model._engine._idle_plans == [plan]
+    model.activations(long, many)
+    assert model._engine._idle_plans == [plan]
+    assert model.activations("x", {}) == {}
+
+
+def test_what_encode_gives_is_the_callers(model: skyinfer.Model) -> None:
+    expected = model.logits("x", QUESTIONS)
+    found = model.encode("x", QUESTIONS)["action"]
+    found.markers.reverse()
+    found.ids.clear()
+    for name, row in model.logits("x", QUESTIONS).items():
+        np.testing.assert_array_equal(row, expected[name])
+
+
+def test_questions_that_change_while_they_are_compiled(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, asked = QuestionCache(model._engine, 4, 1 << 16), copy.deepcopy(QUESTIONS)
+    read = compiled_room.marshal.loads
+
+    def changed_meanwhile(key: bytes) -> Any:
+        asked["action"]["criteria"].clear()
+        return read(key)
+
+    monkeypatch.setattr(compiled_room.marshal, "loads", changed_meanwhile)
+    assert cache.compiled(asked)("x") == model.compile(QUESTIONS)("x")
+    assert cache.compiled(QUESTIONS)("x") == model.compile(QUESTIONS)("x")
+
+
+def test_first_steps_at_once_make_one_stepper(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, made, make = model.compile(QUESTIONS), list[Any](), model._engine.stepper
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.05)
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(model._engine, "stepper", slow)
+    threads = [threading.Thread(target=suppressed(compiled.step), args=("x",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def suppressed(step: Any) -> Any:
+    """`step`, which another thread's may forbid."""
+
+    def tried(state: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            step(state)
+
+    return tried
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads that Linux shows")
+def test_threads_start_with_the_first_pass(larger: Path) -> None:
+    model = skyinfer.load(larger, threads=5)
+    before = len(list(Path("/proc/self/task").iterdir()))
+    compiled = [model.compile(QUESTIONS) for _ in range(3)]
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+    compiled[0].step("x")
+    assert len(list(Path("/proc/self/task").iterdir())) == before + 4
 
 
 def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:

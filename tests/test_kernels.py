@@ -225,6 +225,33 @@ def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
     np.testing.assert_allclose(out, v[winner], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("fault", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["q", "k"])
+def test_attention_shows_faulty_scores(isa: str, where: str, fault: float) -> None:
+    """A softmax over a NaN or an infinity gives NaN, never weights that look like any others."""
+    rng = np.random.default_rng(8)
+    for n in (1, 20, 41):
+        rows = {name: np.abs(normal(rng, n, 16)) for name in ("q", "k", "v")}
+        rows[where][n // 2, 3] = fault
+        out = np.zeros((n, 16), np.float32)
+        _core.Kernels(isa).attention(rows["q"], rows["k"], rows["v"], out)
+        faulty = np.arange(n) == n // 2 if where == "q" else np.ones(n, bool)  # a key is in every row's softmax
+        assert np.isnan(out[faulty]).all()
+        assert np.isfinite(out[~faulty]).all()
+
+
+@pytest.mark.parametrize("epilogue", ["linear", "relu", "gelu", "geglu", "swiglu"])
+def test_gemm_shows_nan(isa: str, epilogue: str) -> None:
+    rng = np.random.default_rng(9)
+    gated = epilogue in ("geglu", "swiglu")
+    a, w = normal(rng, 5, 9), normal(rng, 12, 9)
+    a[2, 4] = np.nan
+    out = np.zeros((5, 6 if gated else 12), np.float32)
+    _core.Kernels(isa).gemm(a, _core.PackedMatrix(isa, w, gated), out, epilogue=epilogue)
+    assert np.isnan(out[2]).all()
+    assert np.isfinite(np.delete(out, 2, 0)).all()
+
+
 @pytest.mark.parametrize("k", [77, 2100])
 def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
     rng = np.random.default_rng(7)

@@ -78,7 +78,6 @@ cdef extern from "skyinfer.h" nogil:
 
     sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits, sky_plan **plan)
     const char *sky_plan_error(const sky_plan *plan)
-    size_t sky_plan_bytes(const sky_plan *plan)
     void sky_plan_free(sky_plan *plan)
     int sky_plan_threads(const sky_plan *plan)
     int sky_plan_claim(sky_plan *plan)

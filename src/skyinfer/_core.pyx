@@ -148,7 +148,7 @@ cdef class CorePlan:
     """Every buffer of a forward pass, for batches within its limits. One thread at a time may run it."""
 
     cdef sky_plan *handle
-    cdef readonly CoreModel model
+    cdef CoreModel model  # lives as long as its plans
     cdef sky_plan_limits limits
     cdef int32_t[::1] token_ids, token_offsets, markers, marker_offsets, question_types, state
     cdef float[::1] logits
@@ -174,10 +174,6 @@ cdef class CorePlan:
 
     def __dealloc__(self):
         sky_plan_free(self.handle)
-
-    @property
-    def n_bytes(self) -> int:
-        return sky_plan_bytes(self.handle)
 
     cpdef bint holds(self, int n_tokens, int n_sequences, int n_markers, int sequence_tokens) noexcept:
         """Whether a batch of these sizes is within the limits."""
