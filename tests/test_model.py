@@ -295,6 +295,26 @@ def test_an_embedding_in_parts_is_the_same(
             np.testing.assert_array_equal(logits, whole[key])
 
 
+def test_little_else_is_in_memory_while_weights_are_packed(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vocabulary is let go of before, and of the embedding no more than some rows are dequantized at once."""
+    path = skyinfer.convert(checkpoint, tmp_path / "model.gguf", outtype="q8_0")
+    stored, rows_seen = GGUFFile.stored, []
+
+    def watched(file: GGUFFile, name: str, rows: slice) -> tuple[np.ndarray, str]:
+        assert not [key for key in file.metadata if key.startswith("tokenizer.")]
+        values, dtype = stored(file, name, rows)
+        if name == "token_embd.weight":
+            rows_seen.append(len(values))
+        return values, dtype
+
+    monkeypatch.setattr(GGUFFile, "stored", watched)
+    monkeypatch.setattr(engine, "_ROWS_AT_ONCE", 100)
+    load(path)
+    assert rows_seen == [100] * 10 + [24]
+
+
 # ------------------------------------------------------------------------------ faults
 
 

@@ -170,6 +170,10 @@ class Checkpoint:
         values = self._data[name].data.view(item).reshape(info.shape)[rows]
         return (values if values.flags.aligned else values.copy()), dtype
 
+    def forget(self, prefix: str) -> None:
+        """As `GGUFFile.forget`."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not key.startswith(prefix)}
+
     def release(self, name: str, rows: slice = ALL_ROWS) -> None:
         """As `GGUFFile.release`."""
         if name in self._data:

@@ -64,6 +64,10 @@ class ModelSource(Protocol):
         """(values of the rows, "f32", "f16" or "bf16") as they lie in the file if the core reads that, else float32."""
         ...
 
+    def forget(self, prefix: str) -> None:
+        """The metadata whose keys begin so is not needed any more."""
+        ...
+
     def release(self, name: str, rows: slice = ALL_ROWS) -> None:
         """The tensor, or some of its rows, is not needed in memory any more."""
         ...

@@ -62,6 +62,7 @@ class Engine:
         template = PromptTemplate.from_metadata(
             source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
         )
+        source.forget("tokenizer.")  # else it would be in memory beside the weights
         self.builder = SequenceBuilder(tokenizer, template, self.config.max_tokens, self.config.max_head_tokens)
         self.temperature_clamp = temperature_clamp
         self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}

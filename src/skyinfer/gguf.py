@@ -172,6 +172,10 @@ class GGUFFile:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
         return values.reshape(*data.shape[:-1], info.shape[-1])
 
+    def forget(self, prefix: str) -> None:
+        """Let go of the metadata whose keys begin so: a large vocabulary takes 100 MB."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not key.startswith(prefix)}
+
     def release(self, name: str, rows: slice = ALL_ROWS) -> None:
         """Let go of the memory that the pages of a tensor, or of some of its rows, take. They can be read again."""
         info = self.tensors[name]
