@@ -1,0 +1,1 @@
+"""Games that a decision model can play."""
