@@ -100,8 +100,7 @@ class Network:
         dh = shape.d_model // shape.n_heads
         # (j, j + dh / 2) are a pair in the checkpoint; here pairs lie side by side, as complex numbers do
         pairs = torch.arange(dh).view(2, dh // 2).T.reshape(-1)
-        rows = torch.arange(2 * shape.d_model).view(2, shape.n_heads, dh)[:, :, pairs].reshape(-1)
-        self._qkv_rows = torch.cat([rows, torch.arange(2 * shape.d_model, 3 * shape.d_model)])
+        self._qk_rows = torch.arange(2 * shape.d_model).view(2, shape.n_heads, dh)[:, :, pairs].reshape(-1)
 
     def logits(self, batch: Batch) -> Tensor:
         """[n, n_markers] scores before any temperature, -inf where there is no option."""
@@ -134,31 +133,29 @@ class Network:
             table = x = F.layer_norm(F.embedding(batch.ids, embedding), (d,), norm, None, eps)
         for i, is_global in enumerate(shape.layer_is_global):
             layer = f"encoder.layers.{i}"
-            wqkv = w[f"{layer}.attn.Wqkv.weight"][self._qkv_rows]
-            if i == 0:
-                qkv = F.linear(table, wqkv)
-                qkv = F.embedding(batch.ids, qkv) if by_token else qkv
-            else:
-                qkv = F.linear(F.layer_norm(x, (d,), w[f"{layer}.attn_norm.weight"], None, eps), wqkv)
+            # here and below, products apart in place of one that is split: what is split does not lie together in memory
+            wqkv = w[f"{layer}.attn.Wqkv.weight"]
+            wqk, wv = wqkv[self._qk_rows], wqkv[2 * d :]
+            a = table if i == 0 else F.layer_norm(x, (d,), w[f"{layer}.attn_norm.weight"], None, eps)
+            qk, v = F.linear(a, wqk), F.linear(a, wv)
+            if i == 0 and by_token:
+                qk, v = F.embedding(batch.ids, qk), F.embedding(batch.ids, v)
             base = shape.rope_base_global if is_global else shape.rope_base_local
-            a = self._attention(qkv, length, base, masks[0 if is_global else 1])
+            a = self._attention(qk, v, length, base, masks[0 if is_global else 1])
             x = x + F.linear(a, w[f"{layer}.attn.Wo.weight"])
             f = F.layer_norm(x, (d,), w[f"{layer}.mlp_norm.weight"], None, eps)
-            # two products, not one that is split: what is split does not lie together in memory
             up, gate = w[f"{layer}.mlp.Wi.weight"].split(shape.d_ff)
             x = x + F.linear(act(F.linear(f, up)) * F.linear(f, gate), w[f"{layer}.mlp.Wo.weight"])
         return F.layer_norm(x, (d,), w["encoder.final_norm.weight"], None, eps)
 
-    def _attention(self, qkv: Tensor, length: int, base: float, mask: Tensor | None) -> Tensor:
-        """[n, length, 3 d] with pairs side by side -> [n, length, d]."""
+    def _attention(self, qk: Tensor, v: Tensor, length: int, base: float, mask: Tensor | None) -> Tensor:
+        """[n, length, 2 d] with pairs side by side, and [n, length, d] -> [n, length, d]."""
         h = self.shape.n_heads
-        n, _, width = qkv.shape
-        d = width // 3
-        turned = torch.view_as_complex(qkv[..., : 2 * d].reshape(n, length, 2 * h, d // h // 2, 2))
-        qk = torch.view_as_real(turned * self._rotation(length, base)).view(n, length, 2, h, d // h)
-        q, k = qk.permute(2, 0, 3, 1, 4)
-        v = qkv[..., 2 * d :].view(n, length, h, d // h).transpose(1, 2)
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        n, _, d = v.shape
+        pairs = torch.view_as_complex(qk.view(n, length, 2 * h, d // h // 2, 2))
+        turned = torch.view_as_real(pairs * self._rotation(length, base)).view(n, length, 2, h, d // h)
+        q, k = turned.transpose(1, 3).unbind(2)
+        a = F.scaled_dot_product_attention(q, k, v.view(n, length, h, d // h).transpose(1, 2), attn_mask=mask)
         return a.transpose(1, 2).reshape(n, length, d)
 
     def _rotation(self, length: int, base: float) -> Tensor:
