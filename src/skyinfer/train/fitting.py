@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +57,12 @@ class Plan:
 
 
 @dataclass
-class Progress:
-    """Where a training stands: what a snapshot holds beside weights and moments."""
+class Standing:
+    """How far a training is: what a snapshot holds beside weights and moments."""
 
     step: int = 0
     seconds: float = 0.0
-    losses: list[float] | None = None
+    losses: list[float] = field(default_factory=list)
 
 
 class Workers:
@@ -113,7 +113,8 @@ class Fit:
 
     def __init__(self, network: Network, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan) -> None:
         """`examples`: those to learn from; `weights`: [n_examples of `encoded`], what each counts in the loss."""
-        self.network, self.plan, self.progress = network, plan, Progress(losses=[])
+        self.network, self.plan, self.standing = network, plan, Standing()
+        self._torn = False
         self._encoded, self._examples, self._weights = encoded, examples, weights
         self._parameters = list(network.weights.values())
         for parameter in self._parameters:
@@ -126,7 +127,7 @@ class Fit:
 
     @property
     def done(self) -> bool:
-        return self.progress.step >= self.plan.n_steps
+        return self.standing.step >= self.plan.n_steps
 
     def batch(self, step: int) -> np.ndarray:
         """The examples of one step: the next ones in an order that is drawn anew for every epoch."""
@@ -147,7 +148,7 @@ class Fit:
     def step(self, threads: Workers) -> float:
         """One update. Returns the batch's mean loss."""
         began = time.perf_counter()
-        chosen = self.batch(self.progress.step)
+        chosen = self.batch(self.standing.step)
         total: list[Tensor] | None = None
         for found in threads.map(self._gradients, self._encoded.chunks(chosen, self._weights)):
             if total is None:
@@ -160,7 +161,7 @@ class Fit:
         mean = float(loss) / len(chosen)
         if not math.isfinite(mean):
             raise FloatingPointError(
-                f"the loss is {mean} at step {self.progress.step + 1}; try a lower learning rate than {self.plan.lr:g}"
+                f"the loss is {mean} at step {self.standing.step + 1}; try a lower learning rate than {self.plan.lr:g}"
             )
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
         if norm > _CLIP:
@@ -168,12 +169,13 @@ class Fit:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         for group in self._optimizer.param_groups:
-            group["lr"] = self.plan.rate(self.progress.step)
+            group["lr"] = self.plan.rate(self.standing.step)
+        self._torn = True
         self._optimizer.step()
-        assert self.progress.losses is not None
-        self.progress.losses.append(mean)
-        self.progress.step += 1
-        self.progress.seconds += time.perf_counter() - began
+        self.standing.losses.append(mean)
+        self.standing.step += 1
+        self.standing.seconds += time.perf_counter() - began
+        self._torn = False
         return mean
 
     def _gradients(self, chunk: Chunk) -> list[Tensor]:
@@ -185,12 +187,15 @@ class Fit:
     # ------------------------------------------------------------------------------------- snapshots
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Write a snapshot: the old one is replaced by a whole new one."""
+        """Write a snapshot: the old one is replaced by a whole new one. In the middle of an update there is nothing
+        that could be gone on from, and the old one stays."""
+        if self._torn:
+            return
         content = {
             "fingerprint": fingerprint,
-            "step": self.progress.step,
-            "seconds": self.progress.seconds,
-            "losses": self.progress.losses,
+            "step": self.standing.step,
+            "seconds": self.standing.seconds,
+            "losses": self.standing.losses,
             "weights": {name: values.detach() for name, values in self.network.weights.items()},
             "optimizer": self._optimizer.state_dict(),
         }
@@ -215,7 +220,7 @@ class Fit:
                 with torch.no_grad():
                     self.network.weights[name].copy_(values)
             self._optimizer.load_state_dict(content["optimizer"])
-            self.progress = Progress(content["step"], content["seconds"], content["losses"])
+            self.standing = Standing(content["step"], content["seconds"], content["losses"])
         except (FormatError, OSError):
             raise
         except Exception as error:
@@ -229,11 +234,18 @@ def run(
     fingerprint: str,
     progress: Callable[[str, int, int], None],
 ) -> None:
-    """Train to the end. A snapshot is taken now and then; an interruption costs no more than what came after it."""
+    """Train to the end. A snapshot is taken now and then, and when an exception such as Ctrl-C's ends the training;
+    whoever kills the process loses what came after the last one."""
     pause, last = _SNAPSHOT_SECONDS, time.monotonic()
     while not fit.done:
-        loss = fit.step(threads)
-        progress(f"loss {loss:.4f}", fit.progress.step, fit.plan.n_steps)
+        try:
+            loss = fit.step(threads)
+        except FloatingPointError:
+            raise
+        except BaseException:
+            fit.save(snapshot, fingerprint)
+            raise
+        progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
         now = time.monotonic()
         if now - last >= pause and not fit.done:
             fit.save(snapshot, fingerprint)

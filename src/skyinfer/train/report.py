@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..terminal import printable
 from .calibration import Bin
 
 REPORT_NAME = "training_report.json"
@@ -95,32 +96,33 @@ class Report:
         return json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n"
 
     def as_text(self) -> str:
-        """The table that the command prints."""
+        """The tables that the command prints."""
+        questions = {printable(name): q for name, q in self.questions.items()}
         lines = [
-            f"{self.path}: {self.size or 'custom'}, {self.parameters:,} parameters, {self.vocab_size} tokens",
+            f"{printable(self.path)}: {self.size or 'custom'}, {self.parameters:,} parameters, {self.vocab_size} tokens",
             f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "
             f"epochs, {self.seconds:.0f} s); {self.held_out_states:,} states were held out",
         ]
-        if self.questions:
-            width = max(8, *(len(name) for name in self.questions))
+        if questions:
+            width = max(8, *map(len, questions))
             lines.append("")
             lines.append(
                 f"  {'question':<{width}}  {'type':<6}  {'n':>7}  accuracy  log loss  (base)     ECE     AUC  temperature"
             )
-            for name, q in self.questions.items():
+            for name, q in questions.items():
                 auc = "" if q.auc is None else f"{q.auc:.4f}"
                 lines.append(
                     f"  {name:<{width}}  {q.type:<6}  {q.n:>7,}  {q.accuracy:8.4f}  {q.log_loss:8.4f}  "
                     f"({q.base_log_loss:.3f})  {q.ece:.4f}  {auc:>6}  {q.temperature:11.3f}"
                 )
-            for name, q in self.questions.items():
+            for name, q in questions.items():
                 lines += ["", f"  {name}: {'P(true)' if q.type == 'noul' else 'probability of the answer'}, and how often it was so"]
                 lines.append("     from    to        n    said   found")
                 lines += [
                     f"    {row.low:5.3f} {row.high:5.3f} {row.n:8,.0f}  {row.said:.4f}  {row.found:.4f}"
                     for row in q.reliability
                 ]
-        lines += [f"  warning: {warning}" for warning in self.warnings]
+        lines += [f"  warning: {printable(warning)}" for warning in self.warnings]
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -118,7 +118,7 @@ def train_rows(
         FormatError: `init` or a snapshot is faulty, or the snapshot is of other rows or options.
         FileExistsError: `out` holds a checkpoint, or an unfinished training that is not to be resumed.
         SkyinferError: there are too few states, or `out` holds files that are no part of a checkpoint.
-        ValueError: an option is out of range.
+        OptionError: an option is out of range (a ValueError).
         OSError: something cannot be read or written.
     """
     options = _Options(
@@ -126,9 +126,8 @@ def train_rows(
         None if init is None else checked_path(init),
     )  # fmt: skip
     options.check()
-    threads = available_cpus() if threads is None else threads
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
-        raise ValueError(f"threads: expected 1 to 256, got {threads!r}")
+    _whole("threads", threads, 1, 256)
+    threads = threads or available_cpus()
     place_of = checked_path(out)
     check_place(place_of, force=force)
     if isinstance(rows, (str, os.PathLike)):
@@ -140,8 +139,10 @@ def train_rows(
         return _Training(dataset, place_of, options, threads, progress or (lambda *_: None)).run(resume, force)
     finally:
         # a failure before the first snapshot leaves nothing behind
-        if is_new and place_of.is_dir() and not (place_of / AGENT).exists() and not _snapshot(place_of).exists():
-            shutil.rmtree(place_of)
+        if not _snapshot(place_of).exists():
+            shutil.rmtree(place_of / SCRATCH, ignore_errors=True)
+            if is_new and not (place_of / AGENT).exists():
+                shutil.rmtree(place_of, ignore_errors=True)
 
 
 def train(
@@ -171,6 +172,10 @@ def train(
 # --------------------------------------------------------------------------------------------- options
 
 
+class OptionError(ValueError):
+    """An argument of `train_rows` is out of range."""
+
+
 @dataclass(frozen=True)
 class _Options:
     """The arguments of `train_rows` that results depend on."""
@@ -188,7 +193,7 @@ class _Options:
 
     def check(self) -> None:
         if self.size not in SIZES:
-            raise ValueError(f"unknown size {self.size!r}; choose one of {', '.join(SIZES)}")
+            raise OptionError(f"unknown size {self.size!r}; choose one of {', '.join(SIZES)}")
         _whole("vocab_size", self.vocab_size, LEAST_SIZE + 1, 1 << 17)
         _whole("max_len", self.max_len, 16, 8192)
         _whole("head_max_len", self.head_max_len, 16, 8192)
@@ -199,18 +204,18 @@ class _Options:
         if self.held_out != 0:
             _real("held_out", self.held_out, 0.0, 0.9, "a fraction from 0 to 0.9")
         if self.init is not None and self.vocab_size is not None:
-            raise ValueError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
+            raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most):
-        raise ValueError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
+        raise OptionError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
 
 
 def _real(name: str, value: Any, above: float, most: float, wanted: str) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (is_number and above < value <= most):
-        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
+        raise OptionError(f"{name}: expected {wanted}, got {value!r}")
 
 
 def _snapshot(out: Path) -> Path:
@@ -489,7 +494,7 @@ class _Training:
             "temperature": [temperatures[kind] for kind in QUESTION_TYPES],
             "temperature_by_options": {name: value for name, value in temperatures.items() if ":" in name},
         }
-        losses = fit.progress.losses or [math.nan]
+        losses = fit.standing.losses or [math.nan]
         last = losses[-min(100, max(1, len(losses) // 10)) :]
         report = Report(
             path=str(self.out),
@@ -504,7 +509,7 @@ class _Training:
             epochs=round(fit.plan.n_steps * min(fit.plan.batch_size, n_learned) / n_learned, 3),
             steps=fit.plan.n_steps,
             final_loss=math.fsum(last) / len(last),
-            seconds=round(fit.progress.seconds, 1),
+            seconds=round(fit.standing.seconds, 1),
             threads=self.threads,
             torch=torch.__version__,
             temperatures=temperatures,
