@@ -234,7 +234,7 @@ def _parse_line(line: bytes, *, first: bool) -> Any:
             if line.startswith(mark):
                 raise RequestError((), f"begins with {name}; save the file as UTF-8 without one")
     try:
-        return json.loads(line.decode("utf-8"), object_pairs_hook=_object)
+        return json.loads(line.rstrip(b"\r\n").decode("utf-8"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise RequestError((), f"is not UTF-8 (byte 0x{line[error.start]:02x} at offset {error.start})") from None
     except json.JSONDecodeError as error:
@@ -306,16 +306,16 @@ def target_of(question: Question, answer: Any) -> tuple[float, ...]:
                 raise RequestError(loc, f"names option {_short(question.options[i].key)} twice")
             seen.add(i)
             p[i] = _probability(value, (*loc, str(label)))
-        if question.type == "noul" and len(answer) == 1:
-            return _normalized([1.0 - value if i not in seen else value for i, value in enumerate(p)], p, loc)
-        return _normalized(p, p, loc)
+        if question.type == "noul" and len(seen) == 1:  # the one says the other
+            p = [p[0], 1.0 - p[0]] if 0 in seen else [1.0 - p[1], p[1]]
+        return _normalized(p, loc)
     if isinstance(answer, (list, tuple)):
         if question.type != "score":
             raise RequestError(loc, "a list of probabilities answers a score only; give an object label -> probability")
         if len(answer) != n:
             raise RequestError(loc, f"has {len(answer)} probabilities for {n} levels")
         p = [_probability(value, (*loc, i)) for i, value in enumerate(answer)]
-        return _normalized(p, p, loc)
+        return _normalized(p, loc)
     if question.type == "noul" and _is_number(answer):
         true = _probability(answer, loc)
         return 1.0 - true, true
@@ -345,7 +345,7 @@ def _option(question: Question, label: Any, loc: tuple[Any, ...]) -> int:
 def _level(question: Question, label: Any, loc: tuple[Any, ...]) -> int:
     n = len(question.options)
     if _is_number(label):
-        if label != label or label != int(label) or not 0 <= label < n:  # noqa: PLR0124
+        if label not in range(n):
             _no_option(loc, label, f"a level from 0 to {n - 1}; for what lies between, give a list of probabilities")
         return int(label)
     if isinstance(label, str):
@@ -367,10 +367,10 @@ def _probability(value: Any, loc: tuple[Any, ...]) -> float:
     return float(value)
 
 
-def _normalized(p: list[float], given: list[float], loc: tuple[Any, ...]) -> tuple[float, ...]:
+def _normalized(p: list[float], loc: tuple[Any, ...]) -> tuple[float, ...]:
     total = math.fsum(p)
     if abs(total - 1.0) > _SUM_TOLERANCE + 1e-9:
-        raise RequestError(loc, f"probabilities sum to {math.fsum(given):.6g}, not to 1")
+        raise RequestError(loc, f"probabilities sum to {total:.6g}, not to 1")
     return tuple(value / total for value in p)
 
 
