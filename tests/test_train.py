@@ -313,7 +313,14 @@ def test_measures_of_a_score() -> None:
 
 # enough different words for the merges that the tests ask for
 WORDS = [f"{first}{second}ing" for first in ("climb", "hover", "glid", "turn") for second in ("ab", "ec", "if", "od")]
-TEXTS = [*WORDS, "vy -3 dx 17 up 9 dn 7", "vy 12 dx 36 up 90 dn 71", "choice question: What now?", " go: drive on", "Größe 😀"]
+TEXTS = [
+    *WORDS,
+    "vy -3 dx 17 up 9 dn 7",
+    "vy 12 dx 36 up 90 dn 71",
+    "choice question: What now?",
+    " go: drive on",
+    "Größe 😀",
+]
 
 
 def written(directory: Path, tokenizer: dict[str, Any]) -> Path:
@@ -458,7 +465,9 @@ def test_a_report_can_be_read() -> None:
     logits, targets = np.array([[0.0, 2.0], [1.0, 0.0]]), np.eye(2)[[1, 0]]
     numbers = measure("noul", logits, targets, np.ones(2), 1.0)
     questions = {"safe\x1b[2J": QuestionReport("noul", 2, 2, 1.25, **numbers)}
-    report = Report("out", "pico", 1000, 300, 0, 10, 8, 8, 2, 3.0, 30, 0.5, 1.0, 2, "2.13", {"noul": 1.25}, questions, ["w"])
+    report = Report(
+        "out", "pico", 1000, 300, 0, 10, 8, 8, 2, 3.0, 30, 0.5, 1.0, 2, "2.13", {"noul": 1.25}, questions, ["w"]
+    )
     text = str(report)
     assert "1.0000" in text
     assert "\x1b" not in text

@@ -155,8 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--tensors", action="store_true", help="list every tensor")
 
-    sub = command("train", _train, "Train a model on rows of states, questions and answers; write it as a Laya checkpoint.")
-    sub.add_argument("rows", metavar="ROWS.jsonl", help="a JSON object a line: state, questions, answers, and perhaps weight")
+    sub = command("train", _train, "Train a model on rows of states, questions and answers.")
+    sub.add_argument("rows", metavar="ROWS.jsonl", help="an object a line: state, questions, answers; perhaps weight")
     sub.add_argument("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
     sub.add_argument("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
     sub.add_argument("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
@@ -164,8 +164,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")
     sub.add_argument("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")
     sub.add_argument("--max-len", metavar="N", type=int, help="tokens of a sequence (default: by the size)")
-    sub.add_argument("--head-max-len", metavar="N", type=int, help="those of question and options (default: by the size)")
-    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 256, less for few rows)")
+    sub.add_argument("--head-max-len", metavar="N", type=int, help="tokens of question and options (default: by size)")
+    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 256, or fewer)")
     sub.add_argument("--lr", metavar="RATE", type=float, help="highest learning rate (default: by the size)")
     sub.add_argument(
         "--held-out", metavar="FRACTION", type=float,
@@ -250,24 +250,24 @@ def _inspect(arguments: argparse.Namespace) -> None:
         put_line(as_text(description))
 
 
+_TRAIN_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
+                  "held_out", "threads", "resume", "force")  # fmt: skip
+
+
 def _train(arguments: argparse.Namespace) -> None:
     from .train.rows import RowsError
 
     try:
-        from .train.training import OptionError, train_rows
+        from .train.training import OptionError, snapshot_of, train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
-    options = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr", "held_out")
     with _termination_raised(), Progress(sys.stderr) as progress:
         try:
             report = train_rows(
                 arguments.rows,
                 arguments.out,
-                threads=arguments.threads,
-                resume=arguments.resume,
-                force=arguments.force,
                 progress=progress.show_steps,
-                **{name: getattr(arguments, name) for name in options},
+                **{name: getattr(arguments, name) for name in _TRAIN_OPTIONS},
             )
         except RowsError as error:
             for line in error.lines():
@@ -279,6 +279,10 @@ def _train(arguments: argparse.Namespace) -> None:
             arguments.parser.error(str(error))
         except FloatingPointError as error:
             raise SkyinferError(str(error)) from error
+        except (KeyboardInterrupt, _Terminated):
+            if snapshot_of(arguments.out).exists():
+                say("interrupted; --resume goes on from here")
+            raise
     if arguments.json:
         put_json(report.as_dict())
     else:

@@ -18,9 +18,10 @@ N_BINS = 15
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Over the last axis; -inf stays what it is."""
-    z = np.asarray(logits, np.float64)
+    z: np.ndarray = np.asarray(logits, np.float64)
     z = z - z.max(-1, keepdims=True)
-    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+    z -= np.log(np.exp(z).sum(-1, keepdims=True))
+    return z
 
 
 def log_loss(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float = 1.0) -> float:
@@ -125,7 +126,9 @@ def area_under_curve(said: np.ndarray, true: np.ndarray, weights: np.ndarray) ->
     return float((group_true * (below + 0.5 * group_false)).sum() / (n_true * n_false))
 
 
-def measure(kind: str, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float) -> dict[str, Any]:
+def measure(
+    kind: str, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float
+) -> dict[str, Any]:
     """What a report says of one question: accuracy, log loss, ECE, its table, and what belongs to the type alone.
 
     An answer is accurate where the target gives no other option more. Reliability is that of the probability of true

@@ -152,22 +152,22 @@ def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -
         ids.append(tokens)
         bounds[i + 1] = bounds[i] + len(tokens)
     examples = dataset.examples
-    state = np.array([example.state for example in examples], np.int32)
-    question = np.array([example.question for example in examples], np.int32)
+    states = np.array([example.state for example in examples], np.int32)
+    questions = np.array([example.question for example in examples], np.int32)
     head_lengths = np.array([len(head.ids) for head in heads])
-    room = np.maximum(0, max_len - head_lengths - 1)[question]
-    state_lengths = np.diff(bounds)[state]
-    lengths = np.minimum(max_len, head_lengths[question] + np.minimum(state_lengths, room) + 1)
+    room = np.maximum(0, max_len - head_lengths - 1)[questions]
+    state_lengths = np.diff(bounds)[states]
+    lengths = np.minimum(max_len, head_lengths[questions] + np.minimum(state_lengths, room) + 1)
     return Encoded(
         builder,
         pad,
         heads,
-        state,
-        question,
+        states,
+        questions,
         lengths.astype(np.int32),
         [example.target for example in examples],
         np.array([example.weight for example in examples]),
-        len(set(state[state_lengths > room].tolist())),
+        len(set(states[state_lengths > room].tolist())),
         np.concatenate(ids),
         bounds,
         [state.is_list for state in dataset.states],

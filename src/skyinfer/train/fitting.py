@@ -26,7 +26,8 @@ from ..whole_file import WholeFile
 from .encoding import Chunk, Encoded
 from .network import Batch, Network
 
-_SNAPSHOT_SECONDS = 10.0
+# Between two snapshots; of a large model, which take long, no more than this share of the time goes into them.
+_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE = 10.0, 0.05
 _BETAS, _EPS, _CLIP = (0.9, 0.98), 1e-8, 1.0
 
 
@@ -111,7 +112,9 @@ def cross_entropy(logits: Tensor, chunk: Chunk) -> Tensor:
 class Fit:
     """A network in training."""
 
-    def __init__(self, network: Network, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan) -> None:
+    def __init__(
+        self, network: Network, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan
+    ) -> None:
         """`examples`: those to learn from; `weights`: [n_examples of `encoded`], what each counts in the loss."""
         self.network, self.plan, self.standing = network, plan, Standing()
         self._torn = False
@@ -250,8 +253,7 @@ def run(
         if now - last >= pause and not fit.done:
             fit.save(snapshot, fingerprint)
             last = time.monotonic()
-            # a large model's takes long: no more than a twentieth of the time goes into them
-            pause = max(_SNAPSHOT_SECONDS, 20.0 * (last - now))
+            pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
 
 
 def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers) -> dict[int, np.ndarray]:

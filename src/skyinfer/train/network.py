@@ -133,7 +133,7 @@ class Network:
             table = x = F.layer_norm(F.embedding(batch.ids, embedding), (d,), norm, None, eps)
         for i, is_global in enumerate(shape.layer_is_global):
             layer = f"encoder.layers.{i}"
-            # here and below, products apart in place of one that is split: what is split does not lie together in memory
+            # products apart, here and below, in place of one that is split: its halves would lie scattered in memory
             wqkv = w[f"{layer}.attn.Wqkv.weight"]
             wqk, wv = wqkv[self._qk_rows], wqkv[2 * d :]
             a = table if i == 0 else F.layer_norm(x, (d,), w[f"{layer}.attn_norm.weight"], None, eps)
@@ -144,7 +144,7 @@ class Network:
             a = self._attention(qk, v, length, base, masks[0 if is_global else 1])
             x = x + F.linear(a, w[f"{layer}.attn.Wo.weight"])
             f = F.layer_norm(x, (d,), w[f"{layer}.mlp_norm.weight"], None, eps)
-            up, gate = w[f"{layer}.mlp.Wi.weight"].split(shape.d_ff)
+            up, gate = w[f"{layer}.mlp.Wi.weight"].view(2, shape.d_ff, d)
             x = x + F.linear(act(F.linear(f, up)) * F.linear(f, gate), w[f"{layer}.mlp.Wo.weight"])
         return F.layer_norm(x, (d,), w["encoder.final_norm.weight"], None, eps)
 
@@ -230,7 +230,7 @@ def _deviation(name: str, size: tuple[int, ...], shape: Shape) -> float:
         return 0.02
     if "tok_embeddings" in name:
         return 1.0
-    fan_in = size[1] ** -0.5
+    fan_in = 1.0 / math.sqrt(size[1])
     # what writes into the residual stream is the smaller the deeper the model, as in ModernBERT
     if name.endswith((".Wo.weight", ".out_proj.weight", ".linear2.weight")):
         return fan_in / math.sqrt(2.0 * (shape.n_layers + shape.n_head_blocks))

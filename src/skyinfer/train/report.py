@@ -99,7 +99,8 @@ class Report:
         """The tables that the command prints."""
         questions = {printable(name): q for name, q in self.questions.items()}
         lines = [
-            f"{printable(self.path)}: {self.size or 'custom'}, {self.parameters:,} parameters, {self.vocab_size} tokens",
+            f"{printable(self.path)}: {self.size or 'as init'}, {self.parameters:,} parameters, "
+            f"{self.vocab_size} tokens",
             f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "
             f"epochs, {self.seconds:.0f} s); {self.held_out_states:,} states were held out",
         ]
@@ -107,7 +108,8 @@ class Report:
             width = max(8, *map(len, questions))
             lines.append("")
             lines.append(
-                f"  {'question':<{width}}  {'type':<6}  {'n':>7}  accuracy  log loss  (base)     ECE     AUC  temperature"
+                f"  {'question':<{width}}  {'type':<6}  {'n':>7}  accuracy  log loss  (base)     ECE     AUC"
+                f"  temperature"
             )
             for name, q in questions.items():
                 auc = "" if q.auc is None else f"{q.auc:.4f}"
@@ -116,7 +118,8 @@ class Report:
                     f"({q.base_log_loss:.3f})  {q.ece:.4f}  {auc:>6}  {q.temperature:11.3f}"
                 )
             for name, q in questions.items():
-                lines += ["", f"  {name}: {'P(true)' if q.type == 'noul' else 'probability of the answer'}, and how often it was so"]
+                said = "P(true)" if q.type == "noul" else "probability of the answer"
+                lines += ["", f"  {name}: {said}, and how often it was so"]
                 lines.append("     from    to        n    said   found")
                 lines += [
                     f"    {row.low:5.3f} {row.high:5.3f} {row.n:8,.0f}  {row.said:.4f}  {row.found:.4f}"

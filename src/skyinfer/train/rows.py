@@ -139,7 +139,8 @@ class Dataset:
             # a typing error in "weight" would otherwise go unnoticed
             if field not in _FIELDS and not str(field).startswith("x_"):
                 raise RequestError(
-                    (), f"unknown field {_short(field)}; a row has {', '.join(_FIELDS)} (names that begin with x_ are free)"
+                    (),
+                    f"unknown field {_short(field)}; a row has {', '.join(_FIELDS)}, and what begins with x_",
                 )
         state = State(render_state(row["state"]), isinstance(row["state"], list))
         _check_text(state.text, "state")
@@ -353,7 +354,9 @@ def _level(question: Question, label: Any, loc: tuple[Any, ...]) -> int:
         if len(found) == 1:
             return found.pop()
         if found:
-            raise RequestError(loc, f"{_short(label)} may be any of the levels {sorted(found)}; give the level's number")
+            raise RequestError(
+                loc, f"{_short(label)} may be any of the levels {sorted(found)}; give the level's number"
+            )
     _no_option(loc, label, f"a level from 0 to {n - 1}, or its description")
 
 

@@ -22,14 +22,14 @@ import numpy as np
 from ..answer import bucket
 from ..config import ModelConfig
 from ..cpus import available_cpus
-from ..errors import FormatError, RequestError, SkyinferError
+from ..errors import FormatError, SkyinferError
 from ..files import checked_path
 from ..schema import QUESTION_TYPES
 from ..template import PromptTemplate, laya_template
 from .calibration import fit_temperature, measure
 from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
-from .rows import Dataset, gather, read_rows, target_of
+from .rows import Dataset, gather, read_rows
 from .sizes import SIZES
 from .vocabulary import LEAST_SIZE, ROLES, learn_tokenizer, tokenizer_config
 from .writing import (
@@ -139,7 +139,7 @@ def train_rows(
         return _Training(dataset, place_of, options, threads, progress or (lambda *_: None)).run(resume, force)
     finally:
         # a failure before the first snapshot leaves nothing behind
-        if not _snapshot(place_of).exists():
+        if not snapshot_of(place_of).exists():
             shutil.rmtree(place_of / SCRATCH, ignore_errors=True)
             if is_new and not (place_of / AGENT).exists():
                 shutil.rmtree(place_of, ignore_errors=True)
@@ -218,8 +218,9 @@ def _real(name: str, value: Any, above: float, most: float, wanted: str) -> None
         raise OptionError(f"{name}: expected {wanted}, got {value!r}")
 
 
-def _snapshot(out: Path) -> Path:
-    return out / SCRATCH / "snapshot.pt"
+def snapshot_of(out: str | os.PathLike[str]) -> Path:
+    """Where an unfinished training in `out` keeps what it has learned."""
+    return Path(out) / SCRATCH / "snapshot.pt"
 
 
 # -------------------------------------------------------------------------------------------- a training
@@ -239,9 +240,7 @@ class _Base:
 
 
 class _Training:
-    def __init__(
-        self, dataset: Dataset, out: Path, options: _Options, threads: int, progress: ProgressCall
-    ) -> None:
+    def __init__(self, dataset: Dataset, out: Path, options: _Options, threads: int, progress: ProgressCall) -> None:
         self.dataset, self.out, self.options = dataset, out, options
         self.threads, self.progress = threads, progress
         self.staged = out / SCRATCH / "checkpoint"
@@ -265,7 +264,7 @@ class _Training:
         fit = Fit(network, encoded, learned, example_weights(encoded, learned), plan)
         self._take_up(fit, fingerprint, resume, force)
         with workers(self.threads) as threads:
-            run(fit, threads, _snapshot(self.out), fingerprint, self.progress)
+            run(fit, threads, snapshot_of(self.out), fingerprint, self.progress)
             # what is measured is what is written
             stored = {name: values.detach().numpy().astype(np.float16) for name, values in network.weights.items()}
             network = Network(base.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
@@ -331,9 +330,14 @@ class _Training:
                 config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
                 config.rope_base_local, config.activation,
             )  # fmt: skip
-        (shards,) = ([directory / WEIGHTS] if (directory / WEIGHTS).exists() else sorted(directory.glob("*.safetensors")),)
+        (shards,) = (
+            [directory / WEIGHTS] if (directory / WEIGHTS).exists() else sorted(directory.glob("*.safetensors")),
+        )
         stored = {name: tensor for shard in shards for name, tensor in map_tensors(shard)}
-        weights = {name: torch.from_numpy(_float32(stored[name].data, stored[name].dtype, size)) for name, size in shape.tensors()}
+        weights = {
+            name: torch.from_numpy(_float32(stored[name].data, stored[name].dtype, size))
+            for name, size in shape.tensors()
+        }
         known = dict(shape.tensors())
         unused = {
             name: _float32(tensor.data, tensor.dtype, tensor.shape).astype(np.float16)
@@ -361,7 +365,7 @@ class _Training:
         asked = [texts_of(question, template) for question in dataset.questions]
         stride = -(-len(dataset.states) // _TOKENIZER_STATES)
         chosen = range(0, len(dataset.states), stride)
-        counts = np.zeros(len(asked), np.int64)
+        counts = [0] * len(asked)
         for example in dataset.examples:
             if example.state % stride == 0:
                 counts[example.question] += 1
@@ -373,14 +377,15 @@ class _Training:
     def _look_at(self, encoded: Encoded) -> None:
         """Note what the rows make a model learn that nobody may have wanted."""
         if encoded.n_cut:
-            self.warnings.append(
-                f"{encoded.n_cut} states are longer than the model reads, and were cut; see max_len"
-            )
-        for number, head in enumerate(encoded.heads):
+            self.warnings.append(f"{encoded.n_cut} states are longer than the model reads, and were cut; see max_len")
+        said: list[set[tuple[float, ...]]] = [set() for _ in encoded.heads]
+        for number, target in zip(encoded.question.tolist(), encoded.targets, strict=True):
+            if len(said[number]) < 2:
+                said[number].add(target)
+        for head, targets in zip(encoded.heads, said, strict=True):
             which = head.question.id
-            targets = {t for t, q in zip(encoded.targets, encoded.question.tolist(), strict=True) if q == number}
             if len(targets) == 1:
-                self.warnings.append(f"question {which!r}: every answer is the same, so that is all that can be learned")
+                self.warnings.append(f"question {which!r}: every answer is the same; nothing else can be learned")
             if head.options_distinct < len(head.question.options):
                 self.warnings.append(
                     f"question {which!r}: options were cut until {len(head.question.options)} became "
@@ -421,7 +426,7 @@ class _Training:
 
     def _take_up(self, fit: Fit, fingerprint: str, resume: bool, force: bool) -> None:
         """Go on from a snapshot, where there is one."""
-        snapshot = _snapshot(self.out)
+        snapshot = snapshot_of(self.out)
         if not snapshot.exists():
             return
         if resume:
@@ -535,11 +540,13 @@ def _fitted(arrays: list[tuple[np.ndarray, np.ndarray, np.ndarray]], default: fl
     def padded(values: np.ndarray, fill: float) -> np.ndarray:
         return np.pad(values, ((0, 0), (0, widest - values.shape[1])), constant_values=fill)
 
-    return fit_temperature(
+    fitted = fit_temperature(
         np.concatenate([padded(logits, -np.inf) for logits, _, _ in arrays]),
         np.concatenate([padded(targets, 0.0) for _, targets, _ in arrays]),
         np.concatenate([weights for _, _, weights in arrays]),
     )
+    # a GGUF file stores float32, and has to hold the very same number
+    return round(fitted * 1024) / 1024
 
 
 def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -548,4 +555,5 @@ def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray
         values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     else:
         values = data.view({"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
-    return values.reshape(shape).copy()
+    out: np.ndarray = values.reshape(shape).copy()
+    return out
