@@ -155,6 +155,27 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--tensors", action="store_true", help="list every tensor")
 
+    sub = command("train", _train, "Train a model on rows of states, questions and answers.")
+    sub.add_argument("rows", metavar="ROWS.jsonl", help="an object a line: state, questions, answers; perhaps weight")
+    sub.add_argument("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
+    sub.add_argument("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
+    sub.add_argument("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
+    sub.add_argument("--epochs", metavar="N", type=float, help="passes over the rows (default: by their number)")
+    sub.add_argument("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")
+    sub.add_argument("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")
+    sub.add_argument("--max-len", metavar="N", type=int, help="tokens of a sequence (default: by the size)")
+    sub.add_argument("--head-max-len", metavar="N", type=int, help="tokens of question and options (default: by size)")
+    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 256, or fewer)")
+    sub.add_argument("--lr", metavar="RATE", type=float, help="highest learning rate (default: by the size)")
+    sub.add_argument(
+        "--held-out", metavar="FRACTION", type=float,
+        help="of the states, for temperatures and report (default: a tenth, at most 10,000 states)",
+    )  # fmt: skip
+    sub.add_argument("--threads", metavar="N", type=int, help="default: the CPUs that the process may use")
+    sub.add_argument("--resume", action="store_true", help="go on with the unfinished training in DIR")
+    sub.add_argument("--force", action="store_true", help="replace the checkpoint, or the unfinished training, in DIR")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+
     sub = command("info", _info, "Show version, CPU and instruction sets, and which one would run.")
     sub.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -227,6 +248,45 @@ def _inspect(arguments: argparse.Namespace) -> None:
         put_json(description)
     else:
         put_line(as_text(description))
+
+
+_TRAIN_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
+                  "held_out", "threads", "resume", "force")  # fmt: skip
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from .train.rows import RowsError
+
+    try:
+        from .train.training import OptionError, snapshot_of, train_rows
+    except ImportError as error:
+        raise SkyinferError(str(error)) from error
+    with _termination_raised(), Progress(sys.stderr) as progress:
+        try:
+            report = train_rows(
+                arguments.rows,
+                arguments.out,
+                progress=progress.show_steps,
+                **{name: getattr(arguments, name) for name in _TRAIN_OPTIONS},
+            )
+        except RowsError as error:
+            for line in error.lines():
+                say(line)
+            raise SkyinferError(error.summary) from error
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, f"{error.strerror} (--resume, --force)", error.filename) from None
+        except OptionError as error:
+            arguments.parser.error(str(error))
+        except FloatingPointError as error:
+            raise SkyinferError(str(error)) from error
+        except (KeyboardInterrupt, _Terminated):
+            if snapshot_of(arguments.out).exists():
+                say("interrupted; --resume goes on from here")
+            raise
+    if arguments.json:
+        put_json(report.as_dict())
+    else:
+        put_line(report.as_text())
 
 
 def _info(arguments: argparse.Namespace) -> None:
