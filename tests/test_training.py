@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,7 @@ from skyinfer.train.network import Network, Shape, initial_weights
 from skyinfer.train.report import plot_reliability
 from skyinfer.train.training import OptionError
 
+ROOT = Path(__file__).parents[1]
 QUESTIONS: dict[str, Any] = {
     "act": {"type": "choice", "instructions": "What now?", "criteria": {"go": "drive on", "stop": "brake"}},
     "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "normal", "fast"]},
@@ -441,6 +443,16 @@ def test_the_plot(tmp_path: Path, trained: tuple[Path, Any]) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
     plot_reliability(trained[1], tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == path.read_bytes()
+
+
+def test_the_documented_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+    monkeypatch.setattr(training, "_EXAMPLES", 1)
+    monkeypatch.setattr(training, "_LEAST_EPOCHS", 0.1)
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "training.md").read_text("utf-8"), re.M | re.S)
+    exec(compile(code.replace("epochs=20", "epochs=0.1"), "training.md", "exec"), {})
+    assert skyinfer.load("even-model").config.d_model == skyinfer.load("my-model").config.d_model == 64
 
 
 # ---------------------------------------------------------------------------------- going on from another

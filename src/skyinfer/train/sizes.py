@@ -39,7 +39,7 @@ class Size:
 
 
 SIZES: dict[str, Size] = {
-    "pico": Size(64, 3, 128, 1, vocab_size=1024, max_len=256, head_max_len=96, lr=4e-3),
+    "pico": Size(64, 3, 128, 1, vocab_size=1024, max_len=256, head_max_len=96, lr=3e-3),
     "nano": Size(256, 6, 384, 2, vocab_size=4096, max_len=512, head_max_len=192, lr=1e-3),
     "micro": Size(384, 10, 576, 2, vocab_size=8192, max_len=512, head_max_len=192, lr=6e-4),
 }

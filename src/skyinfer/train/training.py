@@ -64,7 +64,7 @@ _FORMAT = 1
 
 _BATCH_SIZE, _WEIGHT_DECAY, _WARMUP = 256, 0.05, 0.05
 # Where the number of epochs is not given: as many as make this many examples, within limits.
-_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 600_000, 3, 200
+_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 200
 # A tokenizer is learned from the examples of this many states.
 _TOKENIZER_STATES = 20_000
 # A temperature is fitted to no fewer held-out answers; the type's own, or 1, serves otherwise.
@@ -101,7 +101,7 @@ def train_rows(
         size: a name of `SIZES`. Not used with `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
-        epochs: passes over the examples, whole or not. By default as many as make 600,000 examples, from 3 to 200.
+        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 200.
         batch_size: examples (one question about one state) in an update. Default 256, less for few examples.
         lr: highest learning rate.
         held_out: fraction of the states that is kept back for temperatures and report. Default a tenth, at most 10,000
