@@ -6,11 +6,12 @@ python examples/game_loop.py [MODEL]
 import gc
 import sys
 import time
+from pathlib import Path
 
 import skyinfer
 from skyinfer.games.flappy import FRAMES_PER_SECOND, QUESTIONS, Flappy
 
-model = skyinfer.load(sys.argv[1] if len(sys.argv) > 1 else "examples/painted")
+model = skyinfer.load(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("painted"))
 compiled = model.compile(QUESTIONS)  # tokenized once; keep one for each thread
 options = dict(zip(compiled.ids, zip(compiled.offsets, compiled.offsets[1:], strict=False), strict=False))
 action, danger = slice(*options["action"]), options["danger"][0] + 1  # of danger's (false, true) the second

@@ -16,7 +16,7 @@ from .flappy import DRONE_HEIGHT, DRONE_LENGTH, FRAMES_PER_SECOND, HEIGHT, MARGI
 if TYPE_CHECKING:
     from blessed import Terminal
 
-LEAST_COLUMNS, LEAST_ROWS = 60, 14
+LEAST_COLUMNS, LEAST_ROWS = 76, 14
 _MOST_COLUMNS, _MOST_ROWS = 132, 46
 
 # the title above the world; the ground and four lines below it
