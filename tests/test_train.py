@@ -394,7 +394,7 @@ def test_training_reads_what_answers_are_given_from(many: Dataset, tmp_path: Pat
 
     chunks = encoded.chunks(np.arange(len(examples)), np.arange(len(examples), dtype=float), tokens=500)
     assert sorted(np.concatenate([chunk.examples for chunk in chunks])) == list(range(len(examples)))
-    assert CHUNK_TOKENS >= 500
+    assert len(encoded.chunks(np.arange(8), np.ones(len(examples)))) == 1
     for chunk in chunks:
         assert chunk.ids.size <= 500
         for i, number in enumerate(chunk.examples):
@@ -406,6 +406,17 @@ def test_training_reads_what_answers_are_given_from(many: Dataset, tmp_path: Pat
             assert chunk.targets[i][chunk.options[i]] == pytest.approx(examples[number].target)
             assert chunk.weights[i] == number
             assert QUESTION_TYPES[chunk.kinds[i]] == QUESTIONS[many.questions[examples[number].question].id]["type"]
+
+
+def test_chunks_are_of_about_the_same_work(many: Dataset, tmp_path: Path) -> None:
+    builder, pad = builder_of(written(tmp_path / "tokenizer", learn_tokenizer(TEXTS, 300)), 300, 128, 64)
+    encoded = encode(many, builder, pad, 128)
+    assert encoded.chunks(np.arange(0), encoded.weights) == []
+    chunks = encoded.chunks(np.arange(len(encoded.weights)), encoded.weights)
+    assert sum(chunk.ids.size for chunk in chunks) > 2 * CHUNK_TOKENS
+    assert len(chunks) % 4 == 0
+    sizes = [int(chunk.lengths.sum()) for chunk in chunks]
+    assert max(sizes) < 1.1 * min(sizes)
 
 
 def test_a_question_that_leaves_no_room_is_cut_as_in_an_answer(tmp_path: Path) -> None:

@@ -95,15 +95,22 @@ class Encoded:
     _used: np.ndarray
 
     def chunks(self, examples: np.ndarray, weights: np.ndarray, tokens: int = CHUNK_TOKENS) -> list[Chunk]:
-        """`examples` in passes of at most so many padded tokens each, sequences of like length together."""
+        """`examples` in passes of at most so many padded tokens each, sequences of like length together; passes of about
+        the same work, and four or eight or twelve of them where there are many, so that no thread waits for long."""
+        if not len(examples):
+            return []
         by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
-        out = []
-        first = 0
-        lengths = self.lengths[by_length].tolist()
-        for i in range(1, len(by_length) + 1):
-            if i == len(by_length) or (i + 1 - first) * lengths[i] > tokens:
+        lengths = self.lengths[by_length].astype(np.int64)
+        total = int(lengths.sum())
+        n = 4 * -(-total // (4 * tokens)) if total > tokens else 1
+        # which of n equal shares of the tokens a sequence's middle lies in
+        share = ((2 * np.cumsum(lengths) - lengths) * n // (2 * total)).tolist()
+        out, first = [], 0
+        for i, length in enumerate(lengths.tolist()):
+            if i > first and (share[i] != share[first] or (i + 1 - first) * length > tokens):
                 out.append(self._chunk(by_length[first:i], weights))
                 first = i
+        out.append(self._chunk(by_length[first:], weights))
         return out
 
     def _chunk(self, examples: np.ndarray, weights: np.ndarray) -> Chunk:
