@@ -18,7 +18,7 @@ import pytest
 
 import skyinfer
 from skyinfer.errors import RequestError, SkyinferError
-from skyinfer.schema import parse_questions
+from skyinfer.schema import QUESTION_TYPES, parse_questions
 from skyinfer.train import RowsError
 from skyinfer.train.calibration import (
     area_under_curve,
@@ -382,28 +382,50 @@ def test_training_reads_what_answers_are_given_from(many: Dataset, tmp_path: Pat
     tokenizer = written(tmp_path / "tokenizer", learn_tokenizer(TEXTS * 5, 320))
     builder, pad = builder_of(tokenizer, 320, 64, 48)
     encoded = encode(many, builder, pad, 64)
-    definitions = {**QUESTIONS}
     examples = many.examples
     assert encoded.n_cut > 0
-    for number, example in enumerate(examples):
+    expected = []
+    for example in examples:
         state = many.states[example.state]
-        value = json.loads(state.text) if state.is_list else state.text
         asked = many.questions[example.question].id
-        expected = builder.encode(value, {asked: definitions[asked]})[asked]
-        assert encoded.sequence(number) == expected
-        assert encoded.lengths[number] == len(expected.ids)
+        value = json.loads(state.text) if state.is_list else state.text
+        expected.append(builder.encode(value, {asked: QUESTIONS[asked]})[asked])
+    assert encoded.lengths.tolist() == [len(sequence.ids) for sequence in expected]
 
     chunks = encoded.chunks(np.arange(len(examples)), np.arange(len(examples), dtype=float), tokens=500)
     assert sorted(np.concatenate([chunk.examples for chunk in chunks])) == list(range(len(examples)))
-    assert CHUNK_TOKENS >= 500
+    assert len(encoded.chunks(np.arange(8), np.ones(len(examples)))) == 1
     for chunk in chunks:
         assert chunk.ids.size <= 500
         for i, number in enumerate(chunk.examples):
-            sequence = encoded.sequence(number)
+            sequence = expected[number]
             assert chunk.ids[i].tolist() == sequence.ids + [pad] * (chunk.ids.shape[1] - len(sequence.ids))
+            assert chunk.lengths[i] == len(sequence.ids)
             assert chunk.markers[i][chunk.options[i]].tolist() == sequence.markers
+            assert not chunk.markers[i][~chunk.options[i]].any()
             assert chunk.targets[i][chunk.options[i]] == pytest.approx(examples[number].target)
             assert chunk.weights[i] == number
+            assert QUESTION_TYPES[chunk.kinds[i]] == QUESTIONS[many.questions[examples[number].question].id]["type"]
+
+
+def test_chunks_are_of_about_the_same_work(many: Dataset, tmp_path: Path) -> None:
+    builder, pad = builder_of(written(tmp_path / "tokenizer", learn_tokenizer(TEXTS, 300)), 300, 128, 64)
+    encoded = encode(many, builder, pad, 128)
+    assert encoded.chunks(np.arange(0), encoded.weights) == []
+    chunks = encoded.chunks(np.arange(len(encoded.weights)), encoded.weights)
+    assert sum(chunk.ids.size for chunk in chunks) > 2 * CHUNK_TOKENS
+    assert len(chunks) % 4 == 0
+    sizes = [int(chunk.lengths.sum()) for chunk in chunks]
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_a_question_that_leaves_no_room_is_cut_as_in_an_answer(tmp_path: Path) -> None:
+    wide = {"q": {"type": "choice", "instructions": "Which one?", "criteria": ["one", "two", "three " * 20]}}
+    builder, pad = builder_of(written(tmp_path / "tokenizer", learn_tokenizer(TEXTS, 300)), 300, 40, 90)
+    encoded = encode(dataset(row("state", questions=wide, answers={"q": "two"})), builder, pad, 40)
+    (chunk,) = encoded.chunks(np.arange(1), np.ones(1))
+    assert chunk.ids[0].tolist() == builder.encode("state", wide)["q"].ids
+    assert chunk.ids.shape == (1, 40)
 
 
 def test_question_types_count_the_same(many: Dataset, tmp_path: Path) -> None:

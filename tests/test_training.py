@@ -307,7 +307,7 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_resumed_training_ends_the_same(trained: tuple[Path, Any], tmp_path: Path, step: int) -> None:
     out = tmp_path / "model"
     with pytest.raises(Stop):
-        train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(step + 1, stop))
+        train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(step, stop))
     assert sorted(path.name for path in out.iterdir()) == ["training"]
     with pytest.raises(FormatError):
         skyinfer.load(out)
@@ -484,6 +484,45 @@ def test_a_painted_checkpoint_can_be_trained_further(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------- the command
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_leaves_something_to_resume(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "model"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+    command = [sys.executable, "-m", "skyinfer", "train", str(rows), "-o", str(out), "--held-out", "0.4"]
+    for name, value in QUICK.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    # every step takes a while, or it might be over before the signal comes
+    code = f"""
+import sys, time
+from skyinfer.cli import main
+from skyinfer.train import fitting
+step = fitting.Fit.step
+def slow(*arguments):
+    if "--resume" not in sys.argv:
+        print("step", flush=True)
+        time.sleep(0.2)
+    return step(*arguments)
+fitting.Fit.step = slow
+sys.exit(main({command[3:]!r} + sys.argv[1:]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said == "skyinfer: interrupted; --resume goes on from here\n"
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 1
+    assert "holds an unfinished training; resume goes on with it, force starts over (--resume, --force)" in again.stderr
+    resumed = [sys.executable, "-c", code, "--resume"]
+    subprocess.run(resumed, capture_output=True, timeout=60, check=True)
+    assert contents(out) == contents(trained[0])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from ..errors import RequestError
 from ..hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
-from ..sequence import Head, Sequence, SequenceBuilder, StateTokens
+from ..sequence import Head, SequenceBuilder
 from ..template import PromptTemplate, laya_template
 from ..tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
@@ -79,8 +80,6 @@ class Encoded:
         n_cut: states that did not fit into some sequence.
     """
 
-    builder: SequenceBuilder
-    pad: int
     heads: list[Head]
     state: np.ndarray
     question: np.ndarray
@@ -88,44 +87,82 @@ class Encoded:
     targets: list[tuple[float, ...]]
     weights: np.ndarray
     n_cut: int
+    _pad: int
+    _sep: int
+    # tokens of all states, end to end; where those of each example begin, and how many of them its sequence has
     _ids: np.ndarray
-    _bounds: np.ndarray
-    _is_list: list[bool]
-
-    def sequence(self, example: int) -> Sequence:
-        """What the model reads for one example."""
-        state = int(self.state[example])
-        ids = self._ids[self._bounds[state] : self._bounds[state + 1]].tolist()
-        return self.builder.assemble(self.heads[self.question[example]], StateTokens(ids, self._is_list[state]))
+    _starts: np.ndarray
+    _used: np.ndarray
 
     def chunks(self, examples: np.ndarray, weights: np.ndarray, tokens: int = CHUNK_TOKENS) -> list[Chunk]:
-        """`examples` in passes of at most so many padded tokens each, sequences of like length together."""
+        """`examples` in passes of at most so many padded tokens each, sequences of like length together; passes of about
+        the same work, and four or eight or twelve of them where there are many, so that no thread waits for long."""
+        if not len(examples):
+            return []
         by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
-        out = []
-        first = 0
-        lengths = self.lengths[by_length]
-        for i in range(1, len(by_length) + 1):
-            if i == len(by_length) or (i + 1 - first) * lengths[i] > tokens:
+        lengths = self.lengths[by_length].astype(np.int64)
+        total = int(lengths.sum())
+        n = 4 * -(-total // (4 * tokens)) if total > tokens else 1
+        # which of n equal shares of the tokens a sequence's middle lies in
+        share = ((2 * np.cumsum(lengths) - lengths) * n // (2 * total)).tolist()
+        out, first = [], 0
+        for i, length in enumerate(lengths.tolist()):
+            if i > first and (share[i] != share[first] or (i + 1 - first) * length > tokens):
                 out.append(self._chunk(by_length[first:i], weights))
                 first = i
+        out.append(self._chunk(by_length[first:], weights))
         return out
 
     def _chunk(self, examples: np.ndarray, weights: np.ndarray) -> Chunk:
-        sequences = [self.sequence(int(example)) for example in examples]
-        n, lengths = len(sequences), np.array([len(sequence.ids) for sequence in sequences])
-        n_markers = max(len(sequence.markers) for sequence in sequences)
-        ids = np.full((n, lengths.max()), self.pad, np.int64)
-        markers, targets = np.zeros((n, n_markers), np.int64), np.zeros((n, n_markers), np.float32)
-        options = np.zeros((n, n_markers), bool)
-        for i, sequence in enumerate(sequences):
-            ids[i, : lengths[i]] = sequence.ids
-            k = len(sequence.markers)
-            markers[i, :k], options[i, :k] = sequence.markers, True
-            targets[i, :k] = self.targets[examples[i]]
-        kinds = self.kinds[self.question[examples]]
-        return Chunk(ids, lengths, markers, options, kinds, targets, weights[examples].astype(np.float32), examples)
+        """The sequences that `SequenceBuilder.assemble` would make, in one array
+        (test_train.py::test_training_reads_what_answers_are_given_from)."""
+        question, lengths = self.question[examples], self.lengths[examples].astype(np.int64)
+        ids = np.full((len(examples), lengths.max()), self._pad, np.int64)
+        heads = self._head_ids
+        rows = zip(
+            ids, question.tolist(), lengths.tolist(), self._starts[examples].tolist(), self._used[examples].tolist(),
+            strict=True,
+        )  # fmt: skip
+        for row, asked, length, start, used in rows:
+            head = heads[asked]
+            n = len(head)
+            if n < length:
+                row[:n] = head
+                row[n : n + used] = self._ids[start : start + used]
+                row[length - 1] = self._sep
+            else:  # a question that leaves no room is cut itself
+                row[:length] = head[:length]
+        markers, options = self._options
+        n_markers = int(options[question].sum(1).max())
+        options = options[question, :n_markers]
+        targets = np.zeros(options.shape, np.float32)
+        targets[options] = [p for example in examples.tolist() for p in self.targets[example]]
+        return Chunk(
+            ids,
+            lengths,
+            markers[question, :n_markers],
+            options,
+            self.kinds[question],
+            targets,
+            weights[examples].astype(np.float32),
+            examples,
+        )
 
-    @property
+    @cached_property
+    def _head_ids(self) -> list[np.ndarray]:
+        return [np.array(head.ids) for head in self.heads]
+
+    @cached_property
+    def _options(self) -> tuple[np.ndarray, np.ndarray]:
+        """Markers of every question, int64 [n_questions, most options] and 0 where there is none; and where there is
+        one, bool."""
+        markers = np.zeros((len(self.heads), max(len(head.markers) for head in self.heads)), np.int64)
+        options = np.zeros(markers.shape, bool)
+        for i, head in enumerate(self.heads):
+            markers[i, : len(head.markers)], options[i, : len(head.markers)] = head.markers, True
+        return markers, options
+
+    @cached_property
     def kinds(self) -> np.ndarray:
         """int64 [n_questions], the number of each question's type."""
         return np.array([QUESTION_TYPES.index(head.question.type) for head in self.heads])
@@ -154,23 +191,23 @@ def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -
     examples = dataset.examples
     states = np.array([example.state for example in examples], np.int32)
     questions = np.array([example.question for example in examples], np.int32)
-    head_lengths = np.array([len(head.ids) for head in heads])
-    room = np.maximum(0, max_len - head_lengths - 1)[questions]
-    state_lengths = np.diff(bounds)[states]
-    lengths = np.minimum(max_len, head_lengths[questions] + np.minimum(state_lengths, room) + 1)
+    head_lengths = np.array([len(head.ids) for head in heads])[questions]
+    n_tokens, room = np.diff(bounds)[states], np.maximum(0, max_len - head_lengths - 1)
+    used = np.minimum(n_tokens, room)
+    keeps_tail = np.array([state.is_list for state in dataset.states])[states]
     return Encoded(
-        builder,
-        pad,
         heads,
         states,
         questions,
-        lengths.astype(np.int32),
+        np.minimum(max_len, head_lengths + used + 1).astype(np.int32),
         [example.target for example in examples],
         np.array([example.weight for example in examples]),
-        len(set(states[state_lengths > room].tolist())),
+        len(set(states[n_tokens > room].tolist())),
+        pad,
+        builder.sep_id,
         np.concatenate(ids),
-        bounds,
-        [state.is_list for state in dataset.states],
+        bounds[states] + np.where(keeps_tail, n_tokens - used, 0),
+        used.astype(np.int32),
     )
 
 

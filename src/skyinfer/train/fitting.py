@@ -192,7 +192,7 @@ class Fit:
     def save(self, path: Path, fingerprint: str) -> None:
         """Write a snapshot: the old one is replaced by a whole new one. In the middle of an update there is nothing
         that could be gone on from, and the old one stays."""
-        if self._torn:
+        if self._torn or not self.standing.step:
             return
         content = {
             "fingerprint": fingerprint,
@@ -240,20 +240,20 @@ def run(
     """Train to the end. A snapshot is taken now and then, and when an exception such as Ctrl-C's ends the training;
     whoever kills the process loses what came after the last one."""
     pause, last = _SNAPSHOT_SECONDS, time.monotonic()
-    while not fit.done:
-        try:
+    try:
+        while not fit.done:
             loss = fit.step(threads)
-        except FloatingPointError:
-            raise
-        except BaseException:
-            fit.save(snapshot, fingerprint)
-            raise
-        progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
-        now = time.monotonic()
-        if now - last >= pause and not fit.done:
-            fit.save(snapshot, fingerprint)
-            last = time.monotonic()
-            pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
+            progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
+            now = time.monotonic()
+            if now - last >= pause and not fit.done:
+                fit.save(snapshot, fingerprint)
+                last = time.monotonic()
+                pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
+    except FloatingPointError:
+        raise
+    except BaseException:
+        fit.save(snapshot, fingerprint)
+        raise
 
 
 def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers) -> dict[int, np.ndarray]:

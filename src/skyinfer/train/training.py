@@ -266,7 +266,7 @@ class _Training:
         with workers(self.threads) as threads:
             run(fit, threads, snapshot_of(self.out), fingerprint, self.progress)
             # what is measured is what is written
-            stored = {name: values.detach().numpy().astype(np.float16) for name, values in network.weights.items()}
+            stored = {name: _float16(name, values.detach().numpy()) for name, values in network.weights.items()}
             network = Network(base.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
             found = scores(network, encoded, kept, threads)
         temperatures, questions = self._judge(encoded, found)
@@ -330,20 +330,15 @@ class _Training:
                 config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
                 config.rope_base_local, config.activation,
             )  # fmt: skip
-        (shards,) = (
-            [directory / WEIGHTS] if (directory / WEIGHTS).exists() else sorted(directory.glob("*.safetensors")),
-        )
-        stored = {name: tensor for shard in shards for name, tensor in map_tensors(shard)}
-        weights = {
-            name: torch.from_numpy(_float32(stored[name].data, stored[name].dtype, size))
-            for name, size in shape.tensors()
+        single = directory / WEIGHTS
+        files = [single] if single.exists() else sorted(directory.glob("*.safetensors"))
+        stored = {
+            name: _float32(tensor.data, tensor.dtype, tensor.shape)
+            for file in files
+            for name, tensor in map_tensors(file)
         }
-        known = dict(shape.tensors())
-        unused = {
-            name: _float32(tensor.data, tensor.dtype, tensor.shape).astype(np.float16)
-            for name, tensor in stored.items()
-            if name not in known
-        }
+        weights = {name: torch.from_numpy(stored.pop(name)) for name, _ in shape.tensors()}
+        unused = {name: _float16(name, values) for name, values in stored.items()}
         for file in (directory / TOKENIZER).iterdir():
             if file.is_file():
                 shutil.copyfile(file, self.staged / TOKENIZER / file.name)
@@ -549,8 +544,15 @@ def _fitted(arrays: list[tuple[np.ndarray, np.ndarray, np.ndarray]], default: fl
     return round(fitted * 1024) / 1024
 
 
+def _float16(name: str, values: np.ndarray) -> np.ndarray:
+    """Rounded, as weights are written."""
+    if not np.abs(values).max(initial=0.0) < 65520.0:  # NaN is not
+        raise SkyinferError(f"tensor {name}: a weight is too large for F16, or is NaN")
+    return values.astype(np.float16)
+
+
 def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of a safetensors file, copied."""
+    """A tensor of a safetensors file that `Checkpoint.open` has passed, copied."""
     if dtype == "BF16":
         values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     else:
