@@ -1,4 +1,4 @@
-"""Builds the C core: one list of plain sources, one row of flags for each instruction set.
+"""Builds the C core: one list of plain sources, one row of flags for each instruction set. And the game, a plain file.
 
 setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and
 adds the object. Everything declarative is in pyproject.toml.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+CORE = "skyinfer._core"
 CORE_SOURCES = ["model.c", "plan.c", "forward.c", "pool.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
 
 
@@ -79,7 +80,7 @@ class BuildCore(build_ext):
     def build_extension(self, ext: Extension) -> None:
         msvc = self.compiler.compiler_type == "msvc"
         machines = target_machines()
-        rows = [row for row in ISA_ROWS if row.machines & machines]
+        rows = [row for row in ISA_ROWS if row.machines & machines and ext.name == CORE]
         flags = MSVC_FLAGS if msvc else GCC_FLAGS
         objects = []
         for row in rows:
@@ -106,12 +107,18 @@ HEADERS = [
 setup(
     ext_modules=[
         Extension(
-            "skyinfer._core",
+            CORE,
             sources=["src/skyinfer/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
             include_dirs=["csrc"],
             depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
             libraries=[] if sys.platform == "win32" else ["m", "pthread"],
-        )
+        ),
+        Extension(
+            "skyinfer.games._flappy",
+            sources=["src/skyinfer/games/_flappy.pyx", "csrc/games/flappy.c"],
+            include_dirs=["csrc"],
+            depends=["csrc/games/flappy.h"],
+        ),
     ],
     cmdclass={"build_ext": BuildCore},
 )

@@ -1,4 +1,4 @@
-"""The core without Python (tests/c): natively, and for AArch64 under qemu-user where a cross compiler is there."""
+"""What is in C without Python (tests/c): natively, and for AArch64 under qemu-user where a cross compiler is there."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def make(target: str, build: Path) -> dict[str, set[str]]:
 def expect_all_checks(checks: dict[str, set[str]], *isas: str) -> None:
     for isa in isas:
         assert checks.get(isa, set()) >= {"gemm", "layer_norm", "attention", "widen_f16", "model"}, (isa, checks)
+    assert checks["games"] == {"trace", "copies", "truth", "pilot", "extremes"}
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="counts allocations by the GNU linker's --wrap")

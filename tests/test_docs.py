@@ -11,6 +11,7 @@ import pytest
 
 import skyinfer
 from skyinfer.schema import parse_questions
+from skyinfer.train.rows import gather
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,8 +51,17 @@ def test_requests_and_answers_are_as_described() -> None:
     assert cut["x_truncated"].keys() == response["answers"]["anger"]["x_truncated"].keys()
 
 
+def test_the_row_that_is_shown_is_one() -> None:
+    (row,) = map(json.loads, blocks("docs/training.md", "json"))
+    found = gather([("line 1", row)], "rows")
+    assert [(found.questions[example.question].id, example.target) for example in found.examples] == [
+        ("action", (0, 1)),
+        ("clear", pytest.approx((0.1, 0.9))),
+    ]
+
+
 @pytest.mark.parametrize(
-    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md"]
+    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md", "docs/training.md"]
 )
 def test_links_lead_somewhere(file: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / file).read_text("utf-8")):

@@ -41,6 +41,9 @@ from .terminal import (
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
 
+# seconds of a flight of `play`: by default without a terminal, and at most
+_HEADLESS_SECONDS, _LONGEST_FLIGHT = 600, 10_000_000
+
 _INTERRUPTED, _PIPE_CLOSED = 130, 141
 _SIGNALLED = 128
 
@@ -155,6 +158,43 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--tensors", action="store_true", help="list every tensor")
 
+    sub = command("train", _train, "Train a model on rows of states, questions and answers.")
+    sub.add_argument("rows", metavar="ROWS.jsonl", help="an object a line: state, questions, answers; perhaps weight")
+    sub.add_argument("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
+    sub.add_argument("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
+    sub.add_argument("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
+    sub.add_argument("--epochs", metavar="N", type=float, help="passes over the rows (default: by their number)")
+    sub.add_argument("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")
+    sub.add_argument("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")
+    sub.add_argument("--max-len", metavar="N", type=int, help="tokens of a sequence (default: by the size)")
+    sub.add_argument("--head-max-len", metavar="N", type=int, help="tokens of question and options (default: by size)")
+    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 256, or fewer)")
+    sub.add_argument("--lr", metavar="RATE", type=float, help="highest learning rate (default: by the size)")
+    sub.add_argument(
+        "--held-out", metavar="FRACTION", type=float,
+        help="of the states, for temperatures and report (default: a tenth, at most 10,000 states)",
+    )  # fmt: skip
+    sub.add_argument("--threads", metavar="N", type=int, help="default: the CPUs that the process may use")
+    sub.add_argument("--resume", action="store_true", help="go on with the unfinished training in DIR")
+    sub.add_argument("--force", action="store_true", help="replace the checkpoint, or the unfinished training, in DIR")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+
+    sub = command("play", _play, "Watch a model fly a drone through walls, or fly it yourself.")
+    sub.add_argument(
+        "-m", "--model", metavar="MODEL",
+        help=f"as for decide (default: the environment variable {MODEL_VARIABLE}, or the model that comes along)",
+    )  # fmt: skip
+    sub.add_argument("--pilot", choices=("model", "teacher", "random"), default="model", help="default: model")
+    sub.add_argument("--difficulty", choices=("easy", "normal", "hard"), default="hard", help="default: hard")
+    sub.add_argument("--seed", metavar="S", type=int, default=0, help="of the first flight; later ones count up")
+    sub.add_argument(
+        "--seconds", metavar="N", type=float,
+        help=f"that a flight may last (default: {_HEADLESS_SECONDS} headless, else no limit)",
+    )  # fmt: skip
+    sub.add_argument("--episodes", metavar="N", type=int, help="flights (default: 1 headless, else until you quit)")
+    sub.add_argument("--headless", action="store_true", help="fly as fast as it goes, show a table and no picture")
+    sub.add_argument("--json", action="store_true", help="with --headless: print JSON")
+
     sub = command("info", _info, "Show version, CPU and instruction sets, and which one would run.")
     sub.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -227,6 +267,99 @@ def _inspect(arguments: argparse.Namespace) -> None:
         put_json(description)
     else:
         put_line(as_text(description))
+
+
+_TRAIN_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
+                  "held_out", "threads", "resume", "force")  # fmt: skip
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from .train.rows import RowsError
+
+    try:
+        from .train.training import OptionError, snapshot_of, train_rows
+    except ImportError as error:
+        raise SkyinferError(str(error)) from error
+    with _termination_raised(), Progress(sys.stderr) as progress:
+        try:
+            report = train_rows(
+                arguments.rows,
+                arguments.out,
+                progress=progress.show_steps,
+                **{name: getattr(arguments, name) for name in _TRAIN_OPTIONS},
+            )
+        except RowsError as error:
+            for line in error.lines():
+                say(line)
+            raise SkyinferError(error.summary) from error
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, f"{error.strerror} (--resume, --force)", error.filename) from None
+        except OptionError as error:
+            arguments.parser.error(str(error))
+        except FloatingPointError as error:
+            raise SkyinferError(str(error)) from error
+        except (KeyboardInterrupt, _Terminated):
+            if snapshot_of(arguments.out).exists():
+                say("interrupted; --resume goes on from here")
+            raise
+    if arguments.json:
+        put_json(report.as_dict())
+    else:
+        put_line(report.as_text())
+
+
+def _play(arguments: argparse.Namespace) -> None:
+    parser: argparse.ArgumentParser = arguments.parser
+    episodes, seconds = arguments.episodes, arguments.seconds
+    if episodes is not None and episodes < 1:
+        parser.error(f"argument --episodes: expected at least 1, got {episodes}")
+    if seconds is not None and not 0 < seconds <= _LONGEST_FLIGHT:
+        parser.error(f"argument --seconds: expected more than 0 and at most {_LONGEST_FLIGHT}, got {seconds:g}")
+    if not 0 <= arguments.seed < 1 << 63:
+        parser.error(f"argument --seed: expected at least 0 and below 2**63, got {arguments.seed}")
+    if arguments.json and not arguments.headless:
+        parser.error("argument --json: needs --headless")
+
+    from .games import play
+    from .games.flappy import FRAMES_PER_SECOND
+
+    terminal = None if arguments.headless else play.open_terminal()
+    model = model_name = None
+    if arguments.pilot == "model":
+        from . import load
+
+        model = load(arguments.model or os.environ.get(MODEL_VARIABLE) or play.default_model())
+        model_name = printable(model.name)
+    if terminal is None:
+        frames = max(1, round((seconds or _HEADLESS_SECONDS) * FRAMES_PER_SECOND))
+        seeds = range(arguments.seed, arguments.seed + (episodes or 1))
+        flown = []
+        if not arguments.json:
+            put_line(play.TABLE_HEAD)
+        for episode in play.fly_headless(arguments.pilot, model, arguments.difficulty, seeds, frames):
+            flown.append(episode)
+            if not arguments.json:
+                put_line(play.table_row(episode))
+                flush_stdout()
+    else:
+        with _termination_raised():
+            flown = play.Show(
+                terminal,
+                arguments.pilot,
+                model,
+                model_name=model_name,
+                difficulty=arguments.difficulty,
+                seed=arguments.seed,
+                frames=None if seconds is None else max(1, round(seconds * FRAMES_PER_SECOND)),
+                episodes=episodes,
+            ).run()
+        put_line(play.TABLE_HEAD)
+        for episode in flown:
+            put_line(play.table_row(episode))
+    if arguments.json:
+        put_json(play.as_json(flown))
+    elif flown:
+        put_line(play.table_foot(flown))
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -166,14 +166,23 @@ class Progress:
 
     def show(self, name: str, done: int, total: int) -> None:
         """`done` of `total` bytes are written, those of tensor `name` last."""
+        self._show(f"of {size(total)}", done, total)
+
+    def show_steps(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` steps are taken, and `name` says how it goes."""
+        self._show(f"of {total} steps, {name}" if done else name, done, total)
+
+    def _show(self, rest: str, done: int, total: int) -> None:
         now = time.monotonic()
         if self._stream is None or (now - self._last < self._INTERVAL and done < total):
             return
         self._last = now
-        room = max(10, min(60, shutil.get_terminal_size().columns - 30))
+        columns = shutil.get_terminal_size().columns
+        room = max(10, min(60, columns - len(rest) - 12))
         filled = room * done // max(1, total)
-        bar = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % of {size(total)}"
-        self._draw(bar)
+        bar = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % {rest}"[: columns - 1]
+        # a shorter line leaves nothing of the one before
+        self._draw(bar.ljust(self._drawn))
         self._drawn = len(bar)
 
     def _draw(self, bar: str) -> None:

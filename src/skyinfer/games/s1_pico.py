@@ -1,0 +1,221 @@
+"""Makes s1-pico, the model that comes with skyinfer: data from the teacher, training, GGUF file, and its judgement.
+
+    python -m skyinfer.games.s1_pico -o DIR
+
+The first rows are states of flights by the teacher, disturbed by chance so that it is also seen to recover and to
+crash. In every further round the model flies, the teacher labels what it met, and training goes on with all rows
+(DAgger: Ross, Gordon and Bagnell 2011). A finished step that DIR holds is not done again. DIR/report.json has the
+scores.
+
+Seeds of games: training draws from 2**32 up; flights are judged on 0 to 199, states on flights from 1,000,000 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import convert, load
+from ..errors import SkyinferError
+from ..terminal import Progress
+from ..train.report import REPORT_NAME
+from ..train.rows import read_rows
+from ..train.sizes import SIZES
+from ..whole_file import WholeFile
+from .flappy import DIFFICULTIES, FRAMES_PER_SECOND, MARGINS, QUESTIONS, Flappy
+from .judging import as_text, judge
+from .pilots import Pilot, RememberingPilot, TeacherPilot, disturbed
+
+NAME = "s1-pico"
+TRAINING_SEEDS = (1 << 32, 1 << 63)
+
+# How much less cost makes the better input e times as likely as the other: of the order of what one frame matters.
+_PREFERENCE_COST = 100.0
+
+# Of the frames of a flight one in so many becomes a row: neighbours say nearly the same.
+_KEPT = 1 / 3
+
+# Danger and margin are learned much faster than the input: they are asked about every so many-th text.
+_OTHERS_EVERY = 3
+
+# easy, normal and hard, by how often they are flown
+_SHARES = (1, 1, 2)
+
+Say = Callable[[str], None]
+
+
+# ---------------------------------------------------------------------------------------------- data
+
+
+def preference(game: Flappy) -> float:
+    """The teacher's probability of thrust: sure where one input survives longer, else by what the flights cost."""
+    (glide_frames, glide_cost), (thrust_frames, thrust_cost) = game.prospects()
+    if glide_frames != thrust_frames:
+        return float(thrust_frames > glide_frames)
+    z = (glide_cost - thrust_cost) / _PREFERENCE_COST
+    return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
+
+
+class Visits:
+    """What the teacher says about the states seen, by text: many states have the same, and answers are their mean."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, list[float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._by_text
+
+    def add(self, game: Flappy) -> None:
+        found = self._by_text.setdefault(game.state_text(), [0, 0.0, 0.0, float(game.margin())])
+        found[0] += 1
+        found[1] += preference(game)
+        found[2] += game.will_crash()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for number, (text, (n, thrust, danger, margin)) in enumerate(self._by_text.items()):
+            p = round(thrust / n, 4)
+            answers: dict[str, Any] = {"action": {"thrust": p, "glide": round(1 - p, 4)}}
+            if number % _OTHERS_EVERY == 0:
+                answers |= {"danger": round(danger / n, 4), "margin": MARGINS[int(margin)]}
+            yield {"state": text, "questions": QUESTIONS, "answers": answers, "x_visits": int(n)}
+
+
+def collect(
+    pilot: Pilot,
+    visits: Visits,
+    n_states: int,
+    rng: random.Random,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> None:
+    """Fly until `visits` has `n_states` texts."""
+    while len(visits) < n_states:
+        (difficulty,) = rng.choices(DIFFICULTIES, _SHARES)
+        for game in disturbed(pilot, Flappy(rng.randrange(*TRAINING_SEEDS), difficulty), rng):
+            if rng.random() < _KEPT:
+                visits.add(game)
+        if progress:
+            progress("flying", min(len(visits), n_states), n_states)
+
+
+def write_rows(path: Path, visits: Visits) -> None:
+    with WholeFile(path, replace=True).writing() as file:
+        for row in visits.rows():
+            file.write(json.dumps(row).encode() + b"\n")
+
+
+# ------------------------------------------------------------------------------------------- rounds
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes the model: two of the same make the same file (on one machine, with one version of torch).
+
+    Attributes:
+        seed: of everything.
+        rounds: of flying and training.
+        states: distinct texts of the first round; every further round adds half as many.
+        epochs: of the first round's training; the further ones go half as often over their rows.
+        lr: highest learning rate of the first round, or None for what `skyinfer train` takes; half of it later on.
+    """
+
+    seed: int = 0
+    rounds: int = 3
+    states: int = 150_000
+    epochs: float = 3.0
+    lr: float | None = None
+
+
+def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int], None] | None = None) -> Path:
+    """The rounds, in `out`; gives the checkpoint directory of the last."""
+    from ..train import train_rows
+
+    before: Path | None = None
+    files: list[Path] = []
+    for number in range(recipe.rounds):
+        last = number == recipe.rounds - 1
+        checkpoint = out / (NAME if last else f"round-{number}")
+        files.append(out / f"rows-{number}.jsonl")
+        if not files[-1].exists():
+            pilot: Pilot = TeacherPilot() if before is None else RememberingPilot(load(before), {})
+            visits, rng = Visits(), random.Random(f"{recipe.seed} {number}")
+            collect(pilot, visits, recipe.states if before is None else recipe.states // 2, rng, progress)
+            write_rows(files[-1], visits)
+            say(f"round {number}: {len(visits):,} states")
+        if not (checkpoint / REPORT_NAME).exists():
+            report = train_rows(
+                (row for file in files for _, row in read_rows(file)),
+                checkpoint,
+                size="pico",
+                max_len=256,
+                head_max_len=96,
+                epochs=recipe.epochs if before is None else recipe.epochs / 2,
+                lr=recipe.lr if before is None else (recipe.lr or SIZES["pico"].lr) / 2,
+                seed=recipe.seed,
+                init=before,
+                progress=progress,
+            )
+            say(f"round {number}: trained in {report.seconds:.0f} s\n{report.as_text()}")
+        before = checkpoint
+    assert before is not None
+    return before
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; exit code 1 where a requirement is not met, 2 where the model cannot be made."""
+    default = Recipe()
+    parser = argparse.ArgumentParser(prog="python -m skyinfer.games.s1_pico", description=f"Makes {NAME}.gguf.")
+    parser.add_argument("-o", "--out", metavar="DIR", required=True, type=Path, help="what is made, step by step")
+    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--rounds", metavar="N", type=int, default=default.rounds)
+    parser.add_argument("--states", metavar="N", type=int, default=default.states, help="of the first round")
+    parser.add_argument("--epochs", metavar="N", type=float, default=default.epochs, help="of the first round")
+    parser.add_argument("--lr", metavar="RATE", type=float, default=default.lr)
+    parser.add_argument("--flights", metavar="N", type=int, default=200, help="that are judged (default: 200)")
+    parser.add_argument("--minutes", metavar="N", type=float, default=10.0, help="that a flight may last (default: 10)")
+    options = parser.parse_args(argv)
+    if min(options.rounds, options.states, options.flights) < 1 or options.minutes <= 0:
+        parser.error("--rounds, --states, --flights and --minutes must be positive")
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{(time.monotonic() - begin) / 60:5.1f} min  {text}", flush=True)
+
+    recipe = Recipe(options.seed, options.rounds, options.states, options.epochs, options.lr)
+    try:
+        return _run(options.out, recipe, options.flights, options.minutes, say)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except (SkyinferError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _run(out: Path, recipe: Recipe, n_flights: int, minutes: float, say: Say) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    with Progress(sys.stderr) as progress:
+        checkpoint = build(out, recipe, say, progress.show_steps)
+    file = convert(checkpoint, out / f"{NAME}.gguf", outtype="f16", name=NAME, force=True)
+    say(f"{file}: {file.stat().st_size:,} bytes")
+    seen = {row["state"] for n in range(recipe.rounds) for _, row in read_rows(out / f"rows-{n}.jsonl")}
+    scores = judge(load(file), seen, n_flights, round(minutes * 60 * FRAMES_PER_SECOND), say)
+    report = {"recipe": asdict(recipe), "bytes": file.stat().st_size, "states": len(seen)} | scores
+    with WholeFile(out / "report.json", replace=True).writing() as stream:
+        stream.write(json.dumps(report, indent=1).encode() + b"\n")
+    say(as_text(scores))
+    return 0 if all(scores["met"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""The training loop: AdamW on the cross entropy, in chunks that several threads compute, resumable at any step.
+
+Each chunk runs on one thread and gradients are added in the chunks' order, so the same seed gives the same weights bit
+by bit for any number of threads (on one machine and one version of torch). All randomness of a step follows from the
+seed and the step's number: a snapshot is weights, the optimizer's moments and a count.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import FormatError
+from ..whole_file import WholeFile
+from .encoding import Chunk, Encoded
+from .network import Batch, Network
+
+# Between two snapshots; of a large model, which take long, no more than this share of the time goes into them.
+_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE = 10.0, 0.05
+_BETAS, _EPS, _CLIP = (0.9, 0.98), 1e-8, 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how hard to train.
+
+    Attributes:
+        n_steps: updates of the weights. batch_size: examples of one.
+        lr: highest learning rate: reached after `warmup` of the steps, falling to 0 in a line from there on.
+        weight_decay: of matrices.
+        seed: of the order of examples.
+    """
+
+    n_steps: int
+    batch_size: int
+    lr: float
+    warmup: float
+    weight_decay: float
+    seed: int
+
+    def rate(self, step: int) -> float:
+        """Learning rate of update number `step`, counted from 0."""
+        rising = max(1, round(self.warmup * self.n_steps))
+        if step < rising:
+            return self.lr * (step + 1) / rising
+        return self.lr * (self.n_steps - step) / max(1, self.n_steps - rising)
+
+
+@dataclass
+class Standing:
+    """How far a training is: what a snapshot holds beside weights and moments."""
+
+    step: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+
+class Workers:
+    """Threads that compute chunks, each with torch confined to it."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads, "skyinfer-train", initializer=torch.set_num_threads, initargs=(1,))
+
+    def map(self, work: Callable[[Chunk], list[Tensor]], chunks: list[Chunk]) -> Iterator[list[Tensor]]:
+        """Results in the order of `chunks`."""
+        return self._pool.map(work, chunks)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def workers(threads: int) -> Iterator[Workers]:
+    """Threads for the block; torch is left with the number of threads that it had."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = Workers(threads)
+    try:
+        yield found
+    finally:
+        found.close()
+        torch.set_num_threads(before)
+
+
+def batch_of(chunk: Chunk) -> Batch:
+    length = chunk.ids.shape[1]
+    padded = int(chunk.lengths.min()) < length
+    keys = torch.from_numpy(np.arange(length) < chunk.lengths[:, None]) if padded else None
+    arrays = (chunk.markers, chunk.options, chunk.kinds)
+    return Batch(torch.from_numpy(chunk.ids), keys, *map(torch.from_numpy, arrays))
+
+
+def cross_entropy(logits: Tensor, chunk: Chunk) -> Tensor:
+    """Sum over the chunk of weight * cross entropy."""
+    p = F.log_softmax(logits, -1).masked_fill(logits.isneginf(), 0.0)
+    per_example = -(torch.from_numpy(chunk.targets) * p).sum(-1)
+    return (torch.from_numpy(chunk.weights) * per_example).sum()
+
+
+class Fit:
+    """A network in training."""
+
+    def __init__(
+        self, network: Network, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan
+    ) -> None:
+        """`examples`: those to learn from; `weights`: [n_examples of `encoded`], what each counts in the loss."""
+        self.network, self.plan, self.standing = network, plan, Standing()
+        self._torn = False
+        self._encoded, self._examples, self._weights = encoded, examples, weights
+        self._parameters = list(network.weights.values())
+        for parameter in self._parameters:
+            parameter.requires_grad_(True)
+        decayed = [p for p in self._parameters if p.dim() > 1]
+        others = [p for p in self._parameters if p.dim() == 1]
+        groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, lr=plan.lr, betas=_BETAS, eps=_EPS, fused=True)
+        self._order: tuple[int, np.ndarray] = (-1, examples)
+
+    @property
+    def done(self) -> bool:
+        return self.standing.step >= self.plan.n_steps
+
+    def batch(self, step: int) -> np.ndarray:
+        """The examples of one step: the next ones in an order that is drawn anew for every epoch."""
+        n = len(self._examples)
+        size = min(self.plan.batch_size, n)
+        start = step * size
+        parts = []
+        while size:
+            epoch, place = divmod(start, n)
+            if self._order[0] != epoch:
+                drawn = np.random.default_rng([self.plan.seed, 1, epoch]).permutation(n)
+                self._order = epoch, self._examples[drawn]
+            part = self._order[1][place : place + size]
+            parts.append(part)
+            start, size = start + len(part), size - len(part)
+        return np.concatenate(parts)
+
+    def step(self, threads: Workers) -> float:
+        """One update. Returns the batch's mean loss."""
+        began = time.perf_counter()
+        chosen = self.batch(self.standing.step)
+        total: list[Tensor] | None = None
+        for found in threads.map(self._gradients, self._encoded.chunks(chosen, self._weights)):
+            if total is None:
+                total = found
+            else:
+                torch._foreach_add_(total, found)
+        assert total is not None
+        loss, *gradients = total
+        torch._foreach_div_(gradients, float(len(chosen)))
+        mean = float(loss) / len(chosen)
+        if not math.isfinite(mean):
+            raise FloatingPointError(
+                f"the loss is {mean} at step {self.standing.step + 1}; try a lower learning rate than {self.plan.lr:g}"
+            )
+        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+        if norm > _CLIP:
+            torch._foreach_mul_(gradients, _CLIP / norm)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.plan.rate(self.standing.step)
+        self._torn = True
+        self._optimizer.step()
+        self.standing.losses.append(mean)
+        self.standing.step += 1
+        self.standing.seconds += time.perf_counter() - began
+        self._torn = False
+        return mean
+
+    def _gradients(self, chunk: Chunk) -> list[Tensor]:
+        """[loss, gradient of each parameter], summed over the chunk."""
+        loss = cross_entropy(self.network.logits(batch_of(chunk)), chunk)
+        found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        return [loss.detach(), *found]
+
+    # ------------------------------------------------------------------------------------- snapshots
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write a snapshot: the old one is replaced by a whole new one. In the middle of an update there is nothing
+        that could be gone on from, and the old one stays."""
+        if self._torn or not self.standing.step:
+            return
+        content = {
+            "fingerprint": fingerprint,
+            "step": self.standing.step,
+            "seconds": self.standing.seconds,
+            "losses": self.standing.losses,
+            "weights": {name: values.detach() for name, values in self.network.weights.items()},
+            "optimizer": self._optimizer.state_dict(),
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        with WholeFile(path, replace=True).writing() as file:
+            file.write(buffer.getbuffer())
+
+    def restore(self, path: Path, fingerprint: str) -> None:
+        """Go on where a snapshot was taken.
+
+        Raises:
+            FormatError: it is faulty, or of another training.
+        """
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            if content["fingerprint"] != fingerprint:
+                raise FormatError(
+                    f"{path}: holds a training of other rows or options; force starts over, and the same ones go on"
+                )
+            for name, values in content["weights"].items():
+                with torch.no_grad():
+                    self.network.weights[name].copy_(values)
+            self._optimizer.load_state_dict(content["optimizer"])
+            self.standing = Standing(content["step"], content["seconds"], content["losses"])
+        except (FormatError, OSError):
+            raise
+        except Exception as error:
+            raise FormatError(f"{path}: not a snapshot of a training ({error}); force starts over") from error
+
+
+def run(
+    fit: Fit,
+    threads: Workers,
+    snapshot: Path,
+    fingerprint: str,
+    progress: Callable[[str, int, int], None],
+) -> None:
+    """Train to the end. A snapshot is taken now and then, and when an exception such as Ctrl-C's ends the training;
+    whoever kills the process loses what came after the last one."""
+    pause, last = _SNAPSHOT_SECONDS, time.monotonic()
+    try:
+        while not fit.done:
+            loss = fit.step(threads)
+            progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
+            now = time.monotonic()
+            if now - last >= pause and not fit.done:
+                fit.save(snapshot, fingerprint)
+                last = time.monotonic()
+                pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
+    except FloatingPointError:
+        raise
+    except BaseException:
+        fit.save(snapshot, fingerprint)
+        raise
+
+
+def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers) -> dict[int, np.ndarray]:
+    """float32 [n_options] logits by example."""
+
+    def compute(chunk: Chunk) -> list[Tensor]:
+        with torch.inference_mode():
+            return [network.logits(batch_of(chunk))]
+
+    found = {}
+    chunks = encoded.chunks(examples, np.ones(len(encoded.weights)))
+    for chunk, (logits,) in zip(chunks, threads.map(compute, chunks), strict=True):
+        for example, row, options in zip(chunk.examples, logits.numpy(), chunk.options, strict=True):
+            found[int(example)] = row[options]
+    return found

@@ -1,0 +1,237 @@
+"""The model in torch, as training needs it: a batch of sequences in, one score for each option out, differentiable.
+
+Reads like tests/reference.py, by the checkpoint's own tensor names. What is done for speed at small sizes: weights of
+the queries and keys are reordered so that rotation is one complex product; where a batch has more tokens than the
+vocabulary, what depends on the token alone is computed for the vocabulary; the last head block is computed at the
+markers only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes and constants of a network (`config.ModelConfig` describes them)."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    n_head_blocks: int
+    vocab_size: int
+    norm_eps: float = 1e-5
+    window: int = 64
+    layer_is_global: tuple[bool, ...] = ()
+    rope_base_global: float = 160000.0
+    rope_base_local: float = 10000.0
+    activation: str = "gelu"
+
+    @property
+    def n_head_heads(self) -> int:
+        return max(1, self.d_model // 64)
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor that answers depend on, by the checkpoint's name."""
+        d, ff = self.d_model, self.d_ff
+        yield "encoder.embeddings.tok_embeddings.weight", (self.vocab_size, d)
+        yield "encoder.embeddings.norm.weight", (d,)
+        for i in range(self.n_layers):
+            layer = f"encoder.layers.{i}"
+            if i > 0:
+                yield f"{layer}.attn_norm.weight", (d,)
+            yield f"{layer}.attn.Wqkv.weight", (3 * d, d)
+            yield f"{layer}.attn.Wo.weight", (d, d)
+            yield f"{layer}.mlp_norm.weight", (d,)
+            yield f"{layer}.mlp.Wi.weight", (2 * ff, d)
+            yield f"{layer}.mlp.Wo.weight", (d, ff)
+        yield "encoder.final_norm.weight", (d,)
+        for j in range(self.n_head_blocks):
+            block = f"head.layers.{j}"
+            for name, rows, columns in (
+                ("self_attn.in_proj_", 3 * d, d),
+                ("self_attn.out_proj.", d, d),
+                ("linear1.", 4 * d, d),
+                ("linear2.", d, 4 * d),
+            ):
+                yield f"{block}.{name}weight", (rows, columns)
+                yield f"{block}.{name}bias", (rows,)
+            for name in ("norm1", "norm2"):
+                yield f"{block}.{name}.weight", (d,)
+                yield f"{block}.{name}.bias", (d,)
+        yield "type_emb.weight", (3, d)
+        for name, shape in (("0", (d,)), ("1", (d, d)), ("3", (1, d))):
+            yield f"scorer.{name}.weight", shape
+            yield f"scorer.{name}.bias", shape[:1]
+
+
+class Batch(NamedTuple):
+    """Sequences of one forward pass, padded to the longest.
+
+    ids: int64 [n, length]. keys: bool [n, length], False at padding; None where nothing is padded. markers: int64
+    [n, n_markers] positions, 0 where a question has fewer. options: bool [n, n_markers]. kinds: int64 [n].
+    """
+
+    ids: Tensor
+    keys: Tensor | None
+    markers: Tensor
+    options: Tensor
+    kinds: Tensor
+
+
+class Network:
+    """Weights by name, and the function that they are the weights of."""
+
+    def __init__(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
+        """`weights` are used as they are, not copied: float32, in the shapes of `Shape.tensors`."""
+        self.shape = shape
+        self.weights = dict(weights)
+        self._rotations: dict[tuple[int, float], Tensor] = {}
+        dh = shape.d_model // shape.n_heads
+        # (j, j + dh / 2) are a pair in the checkpoint; here pairs lie side by side, as complex numbers do
+        pairs = torch.arange(dh).view(2, dh // 2).T.reshape(-1)
+        self._qk_rows = torch.arange(2 * shape.d_model).view(2, shape.n_heads, dh)[:, :, pairs].reshape(-1)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[n, n_markers] scores before any temperature, -inf where there is no option."""
+        w, d = self.weights, self.shape.d_model
+        x = self._encoder(batch)
+        n, length, _ = x.shape
+        x = x + w["type_emb.weight"][batch.kinds][:, None]
+        at = batch.markers + torch.arange(0, n * length, length)[:, None]
+        for j in range(self.shape.n_head_blocks):
+            x = self._head_block(x, j, batch, at if j == self.shape.n_head_blocks - 1 else None)
+        if self.shape.n_head_blocks == 0:
+            x = x.reshape(-1, d)[at.reshape(-1)]
+        z = F.layer_norm(x.reshape(-1, d), (d,), *self._affine("scorer.0"), _HEAD_EPS)
+        z = F.gelu(F.linear(z, *self._affine("scorer.1")))
+        z = F.linear(z, *self._affine("scorer.3")).view(n, -1)
+        return z.masked_fill(~batch.options, -math.inf)
+
+    def _encoder(self, batch: Batch) -> Tensor:
+        shape, w = self.shape, self.weights
+        d, eps = shape.d_model, shape.norm_eps
+        n, length = batch.ids.shape
+        act = F.gelu if shape.activation == "gelu" else F.silu
+        masks = self._masks(batch.keys, length)
+        embedding, norm = w["encoder.embeddings.tok_embeddings.weight"], w["encoder.embeddings.norm.weight"]
+        by_token = shape.vocab_size <= n * length
+        if by_token:
+            table = F.layer_norm(embedding, (d,), norm, None, eps)
+            x = F.embedding(batch.ids, table)
+        else:
+            table = x = F.layer_norm(F.embedding(batch.ids, embedding), (d,), norm, None, eps)
+        for i, is_global in enumerate(shape.layer_is_global):
+            layer = f"encoder.layers.{i}"
+            # products apart, here and below, in place of one that is split: its halves would lie scattered in memory
+            wqkv = w[f"{layer}.attn.Wqkv.weight"]
+            wqk, wv = wqkv[self._qk_rows], wqkv[2 * d :]
+            a = table if i == 0 else F.layer_norm(x, (d,), w[f"{layer}.attn_norm.weight"], None, eps)
+            qk, v = F.linear(a, wqk), F.linear(a, wv)
+            if i == 0 and by_token:
+                qk, v = F.embedding(batch.ids, qk), F.embedding(batch.ids, v)
+            base = shape.rope_base_global if is_global else shape.rope_base_local
+            a = self._attention(qk, v, length, base, masks[0 if is_global else 1])
+            x = x + F.linear(a, w[f"{layer}.attn.Wo.weight"])
+            f = F.layer_norm(x, (d,), w[f"{layer}.mlp_norm.weight"], None, eps)
+            up, gate = w[f"{layer}.mlp.Wi.weight"].view(2, shape.d_ff, d)
+            x = x + F.linear(act(F.linear(f, up)) * F.linear(f, gate), w[f"{layer}.mlp.Wo.weight"])
+        return F.layer_norm(x, (d,), w["encoder.final_norm.weight"], None, eps)
+
+    def _attention(self, qk: Tensor, v: Tensor, length: int, base: float, mask: Tensor | None) -> Tensor:
+        """[n, length, 2 d] with pairs side by side, and [n, length, d] -> [n, length, d]."""
+        h = self.shape.n_heads
+        n, _, d = v.shape
+        pairs = torch.view_as_complex(qk.view(n, length, 2 * h, d // h // 2, 2))
+        turned = torch.view_as_real(pairs * self._rotation(length, base)).view(n, length, 2, h, d // h)
+        q, k = turned.transpose(1, 3).unbind(2)
+        a = F.scaled_dot_product_attention(q, k, v.view(n, length, h, d // h).transpose(1, 2), attn_mask=mask)
+        return a.transpose(1, 2).reshape(n, length, d)
+
+    def _rotation(self, length: int, base: float) -> Tensor:
+        """complex64 [length, 1, dh / 2]."""
+        found = self._rotations.get((length, base))
+        if found is None:
+            dh = self.shape.d_model // self.shape.n_heads
+            rates = base ** (-2.0 * torch.arange(dh // 2, dtype=torch.float64) / dh)
+            angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
+            found = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)[:, None]
+            self._rotations[length, base] = found
+        return found
+
+    def _masks(self, keys: Tensor | None, length: int) -> tuple[Tensor | None, Tensor | None]:
+        """What global and local layers add to their scores; None for nothing."""
+        everywhere = None
+        if keys is not None:
+            everywhere = torch.zeros(keys.shape).masked_fill(~keys, -math.inf)[:, None, None]
+        if length - 1 <= self.shape.window:
+            return everywhere, everywhere
+        place = torch.arange(length)
+        far = (place[:, None] - place).abs() > self.shape.window
+        local = torch.zeros(length, length).masked_fill(far, -math.inf)
+        # a padded row may be left without a key, and would be NaN; it is read by nobody but has a gradient
+        if everywhere is not None:
+            nearby = everywhere + local
+            return everywhere, torch.where(nearby.isneginf().all(-1, keepdim=True), local, nearby)
+        return None, local
+
+    def _head_block(self, x: Tensor, j: int, batch: Batch, at: Tensor | None) -> Tensor:
+        """One block over every row, or, with `at` [n, n_markers], its output at those rows of [n * length] only."""
+        block, d, h = f"head.layers.{j}", self.shape.d_model, self.shape.n_head_heads
+        n, length, _ = x.shape
+        weight, bias = self._affine(f"{block}.self_attn.in_proj", "_")
+        a = F.layer_norm(x, (d,), *self._affine(f"{block}.norm1"), _HEAD_EPS)
+        if at is None:
+            q, k, v = F.linear(a, weight, bias).view(n, length, 3, h, d // h).permute(2, 0, 3, 1, 4)
+        else:
+            k, v = F.linear(a, weight[d:], bias[d:]).view(n, length, 2, h, d // h).permute(2, 0, 3, 1, 4)
+            rows = at.reshape(-1)
+            q = F.linear(F.embedding(rows, a.reshape(-1, d)), weight[:d], bias[:d])
+            q = q.view(n, -1, h, d // h).transpose(1, 2)
+            x = F.embedding(rows, x.reshape(-1, d)).view(n, -1, d)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=self._masks(batch.keys, 1)[0])
+        x = x + F.linear(a.transpose(1, 2).reshape(x.shape), *self._affine(f"{block}.self_attn.out_proj"))
+        f = F.layer_norm(x, (d,), *self._affine(f"{block}.norm2"), _HEAD_EPS)
+        f = F.relu(F.linear(f, *self._affine(f"{block}.linear1")))
+        return x + F.linear(f, *self._affine(f"{block}.linear2"))
+
+    def _affine(self, name: str, joint: str = ".") -> tuple[Tensor, Tensor]:
+        return self.weights[f"{name}{joint}weight"], self.weights[f"{name}{joint}bias"]
+
+
+def initial_weights(shape: Shape, seed: int) -> dict[str, Tensor]:
+    """Weights to begin with: norms that do nothing, no biases, normal matrices cut off at two deviations."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, size in shape.tensors():
+        if len(size) == 1:
+            is_norm = name.endswith("weight")
+            weights[name] = torch.ones(size) if is_norm else torch.zeros(size)
+            continue
+        deviation = _deviation(name, size, shape)
+        values = torch.empty(size)
+        torch.nn.init.trunc_normal_(values, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+        weights[name] = values
+    return weights
+
+
+def _deviation(name: str, size: tuple[int, ...], shape: Shape) -> float:
+    if name.startswith("type_emb"):
+        return 0.02
+    if "tok_embeddings" in name:
+        return 1.0
+    fan_in = 1.0 / math.sqrt(size[1])
+    # what writes into the residual stream is the smaller the deeper the model, as in ModernBERT
+    if name.endswith((".Wo.weight", ".out_proj.weight", ".linear2.weight")):
+        return fan_in / math.sqrt(2.0 * (shape.n_layers + shape.n_head_blocks))
+    return fan_in

@@ -1,0 +1,165 @@
+"""What a training came to: numbers on rows that it never saw, as an object, JSON, a table, and a plot.
+
+Numbers are computed by calibration.py from the scores of the very weights that were written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..terminal import printable
+from .calibration import Bin
+
+REPORT_NAME = "training_report.json"
+PLOT_NAME = "reliability.png"
+
+
+@dataclass(frozen=True)
+class QuestionReport:
+    """One question on held-out states.
+
+    Attributes:
+        type: choice, score or noul.
+        options: how many it has.
+        n: held-out answers to it.
+        temperature: that its scores are divided by.
+        accuracy: how often the most probable option is the target's (one of its best, where it has several).
+        log_loss: mean cross entropy in nats.
+        base_log_loss: of always answering how often each option is right.
+        ece: expected calibration error over `reliability`.
+        reliability: of the option that was answered; of the probability of true for a noul.
+        auc: area under the ROC curve, for a noul whose held-out answers are not all the same.
+        mean_error: mean distance of the score from the target's, for a score.
+    """
+
+    type: str
+    options: int
+    n: int
+    temperature: float
+    accuracy: float
+    log_loss: float
+    base_log_loss: float
+    ece: float
+    reliability: list[Bin]
+    auc: float | None = None
+    mean_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished training.
+
+    Attributes:
+        path: the checkpoint directory that was written.
+        size: name of the size, or None for one of `init`'s own.
+        parameters: that answers depend on.
+        vocab_size: tokens of the tokenizer.
+        seed: of initial weights, order and split.
+        rows, states, examples: what the rows held; an example is one question about one state.
+        held_out_states: how many of the states were kept back.
+        epochs, steps: passes over the examples that were learned from, and updates of the weights.
+        final_loss: mean training loss of the last steps (a tenth of them, at most 100).
+        seconds: of training, those before an interruption included.
+        threads: batches computed at a time.
+        torch: version.
+        temperatures: by type, and by type and number of options ("choice:3-5").
+        questions: by question id, on held-out states; empty where nothing was held out.
+        warnings: what to look at.
+    """
+
+    path: str
+    size: str | None
+    parameters: int
+    vocab_size: int
+    seed: int
+    rows: int
+    states: int
+    examples: int
+    held_out_states: int
+    epochs: float
+    steps: int
+    final_loss: float
+    seconds: float
+    threads: int
+    torch: str
+    temperatures: dict[str, float]
+    questions: dict[str, QuestionReport]
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n"
+
+    def as_text(self) -> str:
+        """The tables that the command prints."""
+        questions = {printable(name): q for name, q in self.questions.items()}
+        lines = [
+            f"{printable(self.path)}: {self.size or 'as init'}, {self.parameters:,} parameters, "
+            f"{self.vocab_size} tokens",
+            f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "
+            f"epochs, {self.seconds:.0f} s); {self.held_out_states:,} states were held out",
+        ]
+        if questions:
+            width = max(8, *map(len, questions))
+            lines.append("")
+            lines.append(
+                f"  {'question':<{width}}  {'type':<6}  {'n':>7}  accuracy  log loss  (base)     ECE     AUC"
+                f"  temperature"
+            )
+            for name, q in questions.items():
+                auc = "" if q.auc is None else f"{q.auc:.4f}"
+                lines.append(
+                    f"  {name:<{width}}  {q.type:<6}  {q.n:>7,}  {q.accuracy:8.4f}  {q.log_loss:8.4f}  "
+                    f"({q.base_log_loss:.3f})  {q.ece:.4f}  {auc:>6}  {q.temperature:11.3f}"
+                )
+            for name, q in questions.items():
+                said = "P(true)" if q.type == "noul" else "probability of the answer"
+                lines += ["", f"  {name}: {said}, and how often it was so"]
+                lines.append("     from    to        n    said   found")
+                lines += [
+                    f"    {row.low:5.3f} {row.high:5.3f} {row.n:8,.0f}  {row.said:.4f}  {row.found:.4f}"
+                    for row in q.reliability
+                ]
+        lines += [f"  warning: {printable(warning)}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+
+def plot_reliability(report: Report, path: Path) -> bool:
+    """Draw every question's reliability table. False where matplotlib is not installed or there is nothing to draw."""
+    if not report.questions:
+        return False
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    n = len(report.questions)
+    columns = min(n, 3)
+    rows = -(-n // columns)
+    # no pyplot: nothing of it stays behind in the process of whoever trains
+    figure = Figure(figsize=(3.6 * columns, 3.8 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for i, (name, q) in enumerate(report.questions.items()):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        largest = max(row.n for row in q.reliability)
+        axes.bar(
+            [row.low for row in q.reliability],
+            [row.n / largest for row in q.reliability],
+            [row.high - row.low for row in q.reliability],
+            align="edge",
+            color="0.92",
+        )
+        axes.plot([row.said for row in q.reliability], [row.found for row in q.reliability], "o-", markersize=4)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="said", ylabel="found")
+        axes.set_title(f"{name}: ECE {q.ece:.3f}, n {q.n:,}", fontsize=10)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    return True

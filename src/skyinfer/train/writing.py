@@ -1,0 +1,128 @@
+"""Writes a Laya checkpoint directory: the layout that `laya.load`, `skyinfer.load` and the converters read.
+
+Weights are stored as F16, as Laya's own are, so that a GGUF file of that type holds the very same numbers. Everything
+is written under other names first; the directory is a checkpoint once rl_agent_config.json takes its place, last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import SkyinferError
+from .report import PLOT_NAME, REPORT_NAME
+
+AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
+# what an unfinished training keeps in its output directory
+SCRATCH = "training"
+_OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
+
+# The runtime's second head chooses whether to act; no answer reads it, so it is left at no preference.
+ACT_COSTS = {"escalate": 0.5}
+_ACT_WIDTH = 256
+
+_BUCKETS = {"2": "2", "3_5": "3-5", "6_10": "6-10", "11": "11+"}
+
+
+def bucket_name(kind: str, bucket: str) -> str:
+    """The runtime's name of a temperature: "choice:3-5" for ("choice", "3_5")."""
+    return f"{kind}:{_BUCKETS[bucket]}"
+
+
+def encoder_config(
+    *, d_model: int, n_layers: int, n_heads: int, d_ff: int, vocab_size: int, special_ids: Mapping[str, int]
+) -> dict[str, Any]:
+    """encoder/config.json of a new model."""
+    return {
+        "architectures": ["ModernBertModel"],
+        "model_type": "modernbert",
+        "hidden_size": d_model,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "intermediate_size": d_ff,
+        "vocab_size": vocab_size,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        # transformers reads the one, llama.cpp's converter the other
+        "norm_eps": 1e-5,
+        "layer_norm_eps": 1e-5,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_bias": False,
+        "classifier_pooling": "cls",
+        "bos_token_id": special_ids["cls"],
+        "eos_token_id": special_ids["sep"],
+        "cls_token_id": special_ids["cls"],
+        "sep_token_id": special_ids["sep"],
+        "pad_token_id": special_ids["pad"],
+    }
+
+
+def unused_tensors(d_model: int, n_act: int) -> dict[str, np.ndarray]:
+    """What the runtime loads and no answer depends on."""
+    return {
+        "act_head.0.weight": np.zeros((_ACT_WIDTH, d_model + 4), np.float16),
+        "act_head.0.bias": np.zeros(_ACT_WIDTH, np.float16),
+        "act_head.2.weight": np.zeros((n_act, _ACT_WIDTH), np.float16),
+        "act_head.2.bias": np.zeros(n_act, np.float16),
+        "temperature": np.ones(3, np.float16),
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """UTF-8 and LF on every platform, so that the same training writes the same bytes."""
+    path.write_bytes((json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, path, {"format": "pt"})
+
+
+def check_place(out: Path, *, force: bool) -> None:
+    """Make sure that a checkpoint may be written to `out`: it is new, or empty but for an unfinished training; or, with
+    `force`, an older checkpoint that makes way.
+
+    Raises:
+        FileExistsError: it holds a checkpoint already.
+        SkyinferError: it holds other things, which are never removed.
+        OSError: it is no directory, or its parent is missing.
+    """
+    import errno
+
+    if not out.exists() and not out.is_symlink():
+        if not out.absolute().parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"there is no directory {out.absolute().parent}", str(out))
+        return
+    if not out.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is not a directory; name one to write", str(out))
+    standing = {entry.name for entry in out.iterdir()}
+    foreign = sorted(standing - _OWN)
+    if foreign:
+        raise SkyinferError(f"{out}: holds {foreign[0]!r}, which is no part of a checkpoint; name another directory")
+    if standing - {SCRATCH} and not force:
+        raise FileExistsError(errno.EEXIST, "holds a checkpoint already; it is replaced only when forced", str(out))
+
+
+def place(staged: Path, out: Path) -> None:
+    """Move a complete checkpoint from `staged`, inside `out`, to its place."""
+    # without this file an interrupted move leaves no checkpoint, and not half of two
+    (out / AGENT).unlink(missing_ok=True)
+    for name in (ENCODER, TOKENIZER):
+        if (out / name).is_dir():
+            shutil.rmtree(out / name)
+    (out / PLOT_NAME).unlink(missing_ok=True)
+    names = sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == AGENT)
+    for name in names:
+        os.replace(staged / name, out / name)
