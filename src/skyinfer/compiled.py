@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _core
-from .answer import check_scores, in_option_order, response
+from .answer import check_scores, in_option_order, probabilities, response
 from .errors import FormatError, RequestError
-from .schema import QUESTION_TYPES, parse_questions
+from .schema import QUESTION_TYPES, Question, parse_questions
+from .sequence import StateTokens
 
 if TYPE_CHECKING:
     from .engine import Engine, Work
@@ -39,9 +40,10 @@ class CompiledQuestions:
             has two, (false, true).
     """
 
-    def __init__(self, engine: Engine, questions: Questions) -> None:
+    def __init__(self, engine: Engine, questions: Questions, parsed: list[Question] | None = None) -> None:
+        """`parsed` are the questions where the caller has parsed them already; `questions` is not looked at then."""
         self._engine = engine
-        self._questions = parse_questions(questions)
+        self._questions = parse_questions(questions) if parsed is None else parsed
         self._heads = [engine.builder.head(question) for question in self._questions]
         self._types = [QUESTION_TYPES.index(question.type) for question in self._questions]
         self.ids = tuple(question.id for question in self._questions)
@@ -66,7 +68,7 @@ class CompiledQuestions:
         """
         start = time.perf_counter_ns()
         sequences = self.sequences(state)
-        result = self._response(sequences, self._engine.run(self._work(sequences)), temperature_clamp)
+        result = self.response(sequences, self._engine.run(self.work(sequences)), temperature_clamp)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
@@ -79,8 +81,8 @@ class CompiledQuestions:
             FormatError: as a call.
         """
         by_state = [self._sequences_of(number, state) for number, state in enumerate(states)]
-        rows = iter(self._engine.run([work for sequences in by_state for work in self._work(sequences)]))
-        return [self._response(some, [next(rows) for _ in some], temperature_clamp) for some in by_state]
+        rows = iter(self._engine.run([work for sequences in by_state for work in self.work(sequences)]))
+        return [self.response(some, [next(rows) for _ in some], temperature_clamp) for some in by_state]
 
     def logits(self, state: Any) -> dict[Any, np.ndarray]:
         """Raw scores by question id: float32 [n_options], in the order of the options.
@@ -89,7 +91,7 @@ class CompiledQuestions:
             RequestError: as a call.
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
-        rows = self._engine.run(self._work(self.sequences(state)))
+        rows = self._engine.run(self.work(self.sequences(state)))
         for row in rows:
             check_scores(row.tolist())
         return {
@@ -100,7 +102,7 @@ class CompiledQuestions:
     def activations(self, state: Any) -> dict[str, np.ndarray]:
         """Every activation of one forward pass by name, float32 [rows, width]."""
         trace: dict[str, np.ndarray] = {}
-        self._engine.run(self._work(self.sequences(state)), trace)
+        self._engine.run(self.work(self.sequences(state)), trace)
         return trace
 
     def step(self, state: Any) -> np.ndarray:
@@ -125,12 +127,24 @@ class CompiledQuestions:
             FormatError: as a call.
             RuntimeError: another thread is stepping this object.
         """
+        if any(head.max_tokens > self._engine.config.max_tokens for head in self._heads):
+            return self._run_grown(StateTokens(list(ids), keep_tail))
         if self._stepper is None:
             self._stepper = self._make_stepper()
         with self._engine.share_of_threads() as n_threads:
             finite = self._stepper.step(list(ids), keep_tail, self.probabilities, n_threads)
         if not finite:
             raise FormatError("the model's scores are not finite: its weights are faulty")
+        return self.probabilities
+
+    def _run_grown(self, state: StateTokens) -> np.ndarray:
+        """`run_tokens` where a sequence is longer than those that a stepper lays out."""
+        sequences = [self._engine.builder.assemble(head, state) for head in self._heads]
+        rows = self._engine.run(self.work(sequences))
+        temperatures = self._engine.temperatures()
+        for i, (question, row) in enumerate(zip(self._questions, rows, strict=True)):
+            p = probabilities(row.tolist(), temperatures.of(question.type, len(row)))
+            self.probabilities[self.offsets[i] : self.offsets[i + 1]] = in_option_order(question, p)
         return self.probabilities
 
     def sequences(self, state: Any) -> list[Sequence]:
@@ -144,10 +158,12 @@ class CompiledQuestions:
         except RequestError as error:
             raise RequestError(("states", number, *error.loc[1:]), error.message) from error
 
-    def _work(self, sequences: list[Sequence]) -> list[Work]:
+    def work(self, sequences: list[Sequence]) -> list[Work]:
+        """What the engine runs for `sequences`, those of one state."""
         return [(found.ids, found.markers, kind) for found, kind in zip(sequences, self._types, strict=True)]
 
-    def _response(self, sequences: list[Sequence], rows: list[np.ndarray], temperature_clamp: bool | None) -> Response:
+    def response(self, sequences: list[Sequence], rows: list[np.ndarray], temperature_clamp: bool | None) -> Response:
+        """The answers, from what the engine gave for `work(sequences)`."""
         temperatures = self._engine.temperatures(temperature_clamp)
         return response(
             self._engine.config.name, self._questions, sequences, (row.tolist() for row in rows), temperatures

@@ -21,7 +21,7 @@ from .answer import CLAMP, Temperatures, clamped
 from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
 from .errors import FormatError
-from .sequence import SequenceBuilder
+from .sequence import SequenceBuilder, longest_grown
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
 
@@ -49,20 +49,28 @@ class Engine:
     """
 
     def __init__(
-        self, source: ModelSource, *, isa: str, threads: int | None, temperature_clamp: bool, token_table_bytes: int
+        self,
+        source: ModelSource,
+        *,
+        isa: str,
+        threads: int | None,
+        temperature_clamp: bool,
+        token_table_bytes: int,
+        grow: bool = False,
     ) -> None:
-        self.config = ModelConfig.from_source(source)
+        self.config = config = ModelConfig.from_source(source)
         self.threads = threads or _default_threads(self.config)
         tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
         template = PromptTemplate.from_metadata(
             source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
         )
-        self.builder = SequenceBuilder(tokenizer, template, self.config.max_tokens, self.config.max_head_tokens)
+        longest = longest_grown(config.max_tokens, config.context_tokens) if grow else None
+        self.builder = SequenceBuilder(tokenizer, template, config.max_tokens, config.max_head_tokens, longest)
         self.temperature_clamp = temperature_clamp
         self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
-        self.core = _pack(source, self.config, isa, token_table_bytes)
+        self.core = _pack(source, config, isa, token_table_bytes, longest or config.max_tokens)
         self._idle_plans: list[_core.CorePlan] = []
         self._running = 0
         self._lock = threading.Lock()
@@ -97,16 +105,17 @@ class Engine:
     def _plan_for(self, batch: list[Work]) -> Iterator[_core.CorePlan]:
         """An idle plan that holds the batch, or a new one; idle again afterwards."""
         n_tokens = sum(len(ids) for ids, _, _ in batch)
+        longest = max(self.config.max_tokens, max(len(ids) for ids, _, _ in batch))
         n_markers = sum(len(markers) for _, markers, _ in batch)
         with self._lock:
             plan = self._idle_plans.pop() if self._idle_plans else None
-        if plan is None or not plan.holds(n_tokens, len(batch), n_markers, self.config.max_tokens):
+        if plan is None or not plan.holds(n_tokens, len(batch), n_markers, longest):
             plan = _core.CorePlan(
                 self.core,
                 n_tokens=_round_up(n_tokens, 256),
                 n_sequences=_round_up(len(batch), 16),
                 n_markers=_round_up(n_markers, 64),
-                sequence_tokens=self.config.max_tokens,
+                sequence_tokens=longest,
                 n_threads=self.threads,
             )
         try:
@@ -150,8 +159,8 @@ def _batch_borders(work: list[Work]) -> list[int]:
     return [*borders, len(work)] if work else []
 
 
-def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int) -> _core.CoreModel:
-    """Every tensor of the file, packed for one instruction set."""
+def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, longest: int) -> _core.CoreModel:
+    """Every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens."""
     core = _core.CoreModel(
         d_model=config.d_model,
         d_ff=config.d_ff,
@@ -161,7 +170,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
         n_head_blocks=config.n_head_blocks,
         n_head_heads=config.n_head_heads,
         window=config.window,
-        max_positions=config.max_tokens,
+        max_positions=longest,
         norm_eps=config.norm_eps,
         rope_base_global=config.rope_base_global,
         rope_base_local=config.rope_base_local,
