@@ -27,6 +27,7 @@ from . import __version__
 from .errors import RequestError, SkyinferError
 from .files import checked_path, faults_named
 from .outtypes import OUTTYPES
+from .serve.options import add_arguments, from_arguments
 from .terminal import (
     Progress,
     abandon_stdout,
@@ -155,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--tensors", action="store_true", help="list every tensor")
 
+    sub = command("serve", _serve, "Answer POST /v1/systemone over HTTP (needs the extra skyinfer[serve]).")
+    add_arguments(sub)
+
     sub = command("info", _info, "Show version, CPU and instruction sets, and which one would run.")
     sub.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -227,6 +231,19 @@ def _inspect(arguments: argparse.Namespace) -> None:
         put_json(description)
     else:
         put_line(as_text(description))
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    parser: argparse.ArgumentParser = arguments.parser
+    if not arguments.models and os.environ.get(MODEL_VARIABLE):
+        arguments.models = [os.environ[MODEL_VARIABLE]]
+    try:
+        options = from_arguments(arguments, dict(os.environ))
+    except ValueError as error:
+        parser.error(str(error))
+    from .serve.running import run
+
+    run(options)
 
 
 def _info(arguments: argparse.Namespace) -> None:
