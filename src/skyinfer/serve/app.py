@@ -147,7 +147,8 @@ class Application:
             headers = self._with_extra(headers, exchange)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        self._told(exchange, status, perf_counter() - start)
+        # what was sent leaves when this turn of the event loop ends, and nobody should wait for the log
+        asyncio.get_running_loop().call_soon(self._told, exchange, status, perf_counter() - start)
 
     def close(self) -> None:
         """End the threads, once nothing is being answered any more."""

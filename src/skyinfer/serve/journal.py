@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from datetime import datetime, timezone
+import time
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -57,4 +58,10 @@ def shown_state(state: Any) -> str:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, fraction = divmod(time.time(), 1)
+    return f"{_second(int(seconds))}.{int(1000 * fraction):03d}Z"
+
+
+@lru_cache(1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
