@@ -477,10 +477,10 @@ def test_faults_leak_nothing(expected: dict[str, Any]) -> None:
                 connection.sendall(head(len(body)) + body[: i * 3])
 
     with Process("-m", str(PAINTED), "--log", "none") as process:
-        rounds(process.port, 40)
+        rounds(process.port, 25)
         time.sleep(0.2)
         memory, descriptors = process.memory(), process.descriptors()
-        rounds(process.port, 60)
+        rounds(process.port, 35)
         check(process.port, expected)
         time.sleep(0.2)
         assert process.descriptors() <= descriptors

@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
@@ -22,7 +22,7 @@ import msgspec
 from . import refusals
 from .asking import Asked, Asker, decompressed
 from .catalog import Catalog
-from .deciding import Decider, Line
+from .deciding import CROWD, Decider, Line
 from .journal import Journal, shown_state
 from .metrics import Metrics
 from .openapi import description
@@ -87,7 +87,7 @@ class Application:
 
     Attributes:
         catalog, options, journal, metrics: what it was made of.
-        connections: how many are open; the listener counts them.
+        connections, at_hand: how many are open, and the requests that are being read or answered; the listener knows.
     """
 
     def __init__(self, catalog: Catalog, options: Options) -> None:
@@ -95,6 +95,7 @@ class Application:
         self.limits = options.limits
         self.journal = Journal(options.log)
         self.connections = 0
+        self.at_hand: Sized = ()
         self.line = Line(options.limits.queue)
         self.metrics = Metrics(lambda: self.line.waiting, lambda: self.connections)
         self._asker = Asker(catalog, options.limits, options.strict_length)
@@ -268,7 +269,9 @@ class Application:
         if not decider.runs_inline(asked.n_tokens):
             return await self._decided_in_line(exchange, read, body, asked)
         self._note(exchange, asked)
-        return asked, decider.run(asked.work)
+        if len(self.at_hand) < CROWD:
+            return asked, decider.run(asked.work)
+        return asked, await decider.rows(asked.work, asked.n_tokens)
 
     async def _decided_in_line(
         self, exchange: Exchange, read: Callable[[bytes], Asked], body: bytes, asked: Asked | None

@@ -24,8 +24,14 @@ from .refusals import ClientGone, overloaded
 # A pass that takes no longer than this runs in the event loop. A hop to a thread and back costs a tenth of a
 # millisecond; everyone else waits meanwhile.
 INLINE_SECONDS = 0.002
-# Tokens of one merged pass. Larger ones are no faster, and those who come in the meantime wait longer.
-PASS_TOKENS = 512
+# So many requests at hand are a crowd: its short passes are merged in the thread, too, where they run while the event
+# loop reads and answers for others. One client alone never waits for a thread.
+CROWD = 4
+# How long a merged pass of a small model is, in time, so that what is done around it is not felt; and what that may
+# come to in tokens. For larger models the least is enough: a longer pass is no faster, and others wait for its end.
+_PASS_SECONDS, _LEAST_PASS, _MOST_PASS = 0.004, 512, 2048
+# What one request may put into a pass before others have their turn, in tokens.
+_TURN_TOKENS = 256
 
 # What a pass is measured with: long enough that its fixed costs do not count, and of a usual length.
 _MEASURED_STATE = "the state of things at some point, written down in a few words and numbers 1 2 3 4"
@@ -80,6 +86,7 @@ class Decider:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.seconds_per_token = _measure(model)
+        self.pass_tokens = max(_LEAST_PASS, min(_MOST_PASS, int(_PASS_SECONDS / self.seconds_per_token)))
         self.pending_tokens = 0
 
     def runs_inline(self, n_tokens: int) -> bool:
@@ -94,17 +101,21 @@ class Decider:
         """The logits of each sequence, here and now."""
         return self._engine.run(work)
 
-    async def rows(self, work: list[Work], n_tokens: int, gone: Coroutine[Any, Any, None]) -> list[np.ndarray]:
+    async def rows(
+        self, work: list[Work], n_tokens: int, gone: Coroutine[Any, Any, None] | None = None
+    ) -> list[np.ndarray]:
         """As `run`, in the model's thread. `gone` ends when the client is not there any more, and the work with it.
 
         Raises:
             ClientGone: it is.
         """
         job = _Job(work, asyncio.get_running_loop().create_future())
-        leaving = asyncio.ensure_future(gone)
+        leaving = None if gone is None else asyncio.ensure_future(gone)
         self.pending_tokens += n_tokens
         try:
             self._put(job)
+            if leaving is None:
+                return await job.done
             await asyncio.wait((job.done, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not job.done.done():
                 raise ClientGone
@@ -112,7 +123,8 @@ class Decider:
         finally:
             job.abandoned = True
             self.pending_tokens -= n_tokens
-            leaving.cancel()
+            if leaving is not None:
+                leaving.cancel()
 
     def close(self) -> None:
         """Let the thread end when nothing waits any more."""
@@ -146,20 +158,25 @@ class Decider:
                 self._run(batch)
 
     def _next_batch(self) -> list[tuple[_Job, int]]:
-        """The next sequence of each job in turn, as many as one pass takes."""
+        """Sequences for one pass: of each job in turn a few, and its next ones when all others had theirs."""
         batch: list[tuple[_Job, int]] = []
-        n_tokens = 0
-        while self._jobs:
-            job = self._jobs[0]
-            if not job.abandoned:
-                n_tokens += len(job.work[job.taken][0])
-                if batch and n_tokens > PASS_TOKENS:
-                    break
+        room = self.pass_tokens
+        while self._jobs and room > 0:
+            job = self._jobs.popleft()
+            if job.abandoned:
+                continue
+            turn = _TURN_TOKENS
+            while job.taken < len(job.work) and turn > 0:
+                n_tokens = len(job.work[job.taken][0])
+                if n_tokens > room and batch:
+                    self._jobs.appendleft(job)  # first in the next pass
+                    return batch
                 batch.append((job, job.taken))
                 job.taken += 1
-                if job.taken < len(job.work):
-                    self._jobs.append(job)
-            self._jobs.popleft()
+                room -= n_tokens
+                turn -= n_tokens
+            if job.taken < len(job.work):
+                self._jobs.append(job)
         return batch
 
     def _run(self, batch: list[tuple[_Job, int]]) -> None:

@@ -41,7 +41,7 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._due: asyncio.TimerHandle | None = None  # of the next request's head
         self._unread: asyncio.TimerHandle | None = None
-        self.app.connections = len(self.connections)
+        self.app.connections, self.app.at_hand = len(self.connections), self.tasks
         if len(self.connections) > self.app.limits.connections:
             self._refuse(503, "overloaded_error", "this server has too many connections; try again")
         else:

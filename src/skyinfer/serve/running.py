@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 from ..errors import SkyinferError
 from .options import Options
@@ -29,6 +30,8 @@ def run(options: Options) -> None:
         # what is here now stays: collections need not look at it, which they would do in the middle of an answer
         gc.collect()
         gc.freeze()
+        # threads that compute come back for the interpreter often, and the event loop should not keep it for 5 ms
+        sys.setswitchinterval(0.0002)
         try:
             make_server(app, bound).run(sockets=[bound])
         finally:
