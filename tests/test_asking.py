@@ -91,7 +91,7 @@ def test_question_sets_are_remembered_by_their_bytes(asker: Asker) -> None:
     first = ask(text)
     assert ask(text) is first
     assert ask(text.replace(", ", ",")) is not first
-    one, other = ('{"q": {"type": "choice", "criteria": [%s, 2]}}' % label for label in ("1", "1.0"))
+    one, other = (f'{{"q": {{"type": "choice", "criteria": [{label}, 2]}}}}' for label in ("1", "1.0"))
     assert ask(one)._questions[0].options[0].name == "1"
     assert ask(other)._questions[0].options[0].name == "1.0"
     long = json.dumps({"q": {"type": "noul", "instructions": "long " * 4000}})
