@@ -51,7 +51,7 @@ def test_requests_and_answers_are_as_described() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md"]
+    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md", "docs/serving.md"]
 )
 def test_links_lead_somewhere(file: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / file).read_text("utf-8")):

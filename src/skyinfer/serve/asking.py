@@ -126,7 +126,7 @@ class Asker:
         _check_depth(body, self._limits.depth)
         try:
             return decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError) as error:  # the latter, of some versions, for what is not UTF-8
             raise _malformed(body, error) from None
         except RecursionError:
             raise _too_deep(self._limits.depth) from None
@@ -146,7 +146,7 @@ class Asker:
     def _compile(self, served: Served, key: bytes) -> CompiledQuestions:
         try:
             questions = msgspec.json.decode(key)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError) as error:
             raise invalid(("questions",), str(error), "json_invalid") from None
         try:
             return CompiledQuestions(served.model._engine, {}, parse(questions, self._limits))
@@ -270,7 +270,7 @@ def _too_deep(most: int) -> Refusal:
     return invalid((), f"is nested more than {most} levels deep; flatten it", "json_too_deep")
 
 
-def _malformed(body: bytes, error: msgspec.DecodeError) -> Refusal:
+def _malformed(body: bytes, error: Exception) -> Refusal:
     text = body.lstrip(b" \t\r\n")
     if not text:
         return invalid((), "is empty; a request is a JSON object with state and questions", "json_invalid")
