@@ -118,12 +118,11 @@ class Process:
 
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        installed = not (ROOT / "src" / "skyinfer" / "_core.pyi").exists() or _is_installed()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "skyinfer", "serve", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **({} if installed else {"PYTHONPATH": path}), **(environment or {})},
+            env={**os.environ, **({} if _is_installed() else {"PYTHONPATH": path}), **(environment or {})},
             cwd=ROOT,
         )
         self.lines: list[dict[str, Any]] = []

@@ -40,7 +40,7 @@ from serving import (
 )
 
 import skyinfer
-from skyinfer.serve import deciding
+from skyinfer.serve import app, deciding
 from skyinfer.serve.openapi import description
 from skyinfer.serve.options import Limits, Options
 
@@ -239,8 +239,9 @@ def test_100_megabytes_take_no_memory(expected: dict[str, Any]) -> None:
 # ---- connections
 
 
-def test_a_body_that_does_not_come(expected: dict[str, Any]) -> None:
-    """100 uploads that stall at different places; meanwhile and after it the server answers others."""
+def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
+    """100 uploads that stall at different places; meanwhile and after it the server answers others, at once."""
+    monkeypatch.setattr(deciding, "INLINE_SECONDS", 10.0)
     body = json.dumps(DRONE).encode()
     with serving(limits=Limits(body_seconds=1.0)) as running:
         stalled = [connect(running.port) for _ in range(100)]
@@ -257,6 +258,23 @@ def test_a_body_that_does_not_come(expected: dict[str, Any]) -> None:
         until(lambda: running.app.connections == 0, "connections to be closed")
         assert not running.server.server_state.tasks
         check(running.port, expected)
+        assert running.app._deciders["painted"]._thread is None  # those who stalled were no crowd
+        assert running.app._arriving.n_bodies == running.app._arriving.n_bytes == 0
+
+
+def test_bodies_that_come_all_at_once(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
+    monkeypatch.setattr(app, "_ARRIVING_BODIES", 1_000_000)
+    with serving() as running:
+        held = [connect(running.port) for _ in range(4)]
+        for connection in held:
+            connection.sendall(head(500_000) + b"x" * 300_000)
+        until(lambda: any(not is_quiet(connection, 0) for connection in held), "one to be refused")
+        refused = [connection.recv(100) for connection in held if not is_quiet(connection, 0.1)]
+        assert 1 <= len(refused) < 4
+        assert all(said.startswith(b"HTTP/1.1 503") for said in refused)
+        check(running.port, expected)
+        for connection in held:
+            connection.close()
 
 
 def test_heads_that_do_not_come(expected: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The command `skyinfer`: arguments in, one line or one JSON document out, an exit code that says whose fault it was.
 
-    0    fine
+    0    fine; `serve`, too, when a signal has ended it and everyone was answered
     1    the input or a stream is at fault: one line on stderr, never a traceback
     2    the command line is at fault (argparse's own)
     130  interrupted by Ctrl-C; 128 + n, by signal n, once what `convert` had begun is removed

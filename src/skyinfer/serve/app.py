@@ -35,6 +35,8 @@ Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Exchange"], Awaitable[bytes]]
 Header = tuple[bytes, bytes]
 
+# Bytes of bodies that are on their way in at one time, of all connections.
+_ARRIVING_BODIES = 128 << 20
 # Bytes of a body up to which it is parsed and tokenized in the event loop, in well under a millisecond.
 _SMALL_BODY = 1 << 13
 
@@ -96,6 +98,7 @@ class Application:
         self.journal = Journal(options.log)
         self.connections = 0
         self.at_hand: Sized = ()
+        self._arriving = _Arriving()
         self.line = Line(options.limits.queue)
         self.metrics = Metrics(lambda: self.line.waiting, lambda: self.connections)
         self._asker = Asker(catalog, options.limits, options.strict_length)
@@ -269,7 +272,7 @@ class Application:
         if not decider.runs_inline(asked.n_tokens):
             return await self._decided_in_line(exchange, read, body, asked)
         self._note(exchange, asked)
-        if len(self.at_hand) < CROWD:
+        if len(self.at_hand) - self._arriving.n_bodies < CROWD:
             return asked, decider.run(asked.work)
         return asked, await decider.rows(asked.work, asked.n_tokens)
 
@@ -319,7 +322,7 @@ class Application:
 
         timer = loop.call_later(seconds, expire)
         try:
-            body = await _received(exchange.receive, limit)
+            body = await self._arriving.body(exchange.receive, limit)
         except asyncio.CancelledError:
             if not late:
                 raise
@@ -346,24 +349,40 @@ def _check_key(exchange: Exchange, key: bytes) -> None:
         raise refusals.unauthorized("this is not the key of this server")
 
 
-async def _received(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    n_bytes = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part: bytes = message.get("body", b"")
-        if not parts and not message.get("more_body", False):
-            if len(part) > limit:
-                raise too_large(f"the body has more than {limit} bytes")
-            return part
-        n_bytes += len(part)
-        if n_bytes > limit:
-            raise too_large(f"the body has more than {limit} bytes")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+class _Arriving:
+    """The bodies that are on their way in: how many, and how many bytes of them are here."""
+
+    def __init__(self) -> None:
+        self.n_bodies = self.n_bytes = 0
+
+    async def body(self, receive: Receive, limit: int) -> bytes:
+        """A whole body.
+
+        Raises:
+            Refusal: it has more than `limit` bytes, or all of them together too many.
+            ClientGone: it ends before its end.
+        """
+        parts: list[bytes] = []
+        n_bytes = 0
+        self.n_bodies += 1
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                n_bytes += len(part)
+                self.n_bytes += len(part)
+                if n_bytes > limit:
+                    raise too_large(f"the body has more than {limit} bytes")
+                if not message.get("more_body", False):
+                    return b"".join([*parts, part]) if parts else part
+                if self.n_bytes > _ARRIVING_BODIES:
+                    raise refusals.overloaded("too much is being sent at once; try again", 1)
+                parts.append(part)
+        finally:
+            self.n_bodies -= 1
+            self.n_bytes -= n_bytes
 
 
 async def _gone(receive: Receive) -> None:
