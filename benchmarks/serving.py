@@ -96,6 +96,8 @@ def started(command: list[str], port: int, **environment: str) -> Iterator[Conne
                 connection = Connection(port)
                 break
             time.sleep(0.05)
+        else:
+            raise SystemExit(f"{' '.join(command)} does not listen")
         yield connection
         connection.socket.close()
     finally:

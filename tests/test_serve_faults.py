@@ -46,7 +46,7 @@ from skyinfer.serve.options import Limits, Options
 
 LINUX = sys.platform == "linux"
 NOUL = {"type": "noul", "instructions": "Is it late?"}
-N_MALFORMED = int(os.environ.get("SKYINFER_MALFORMED", "300"))
+N_MALFORMED = int(os.environ.get("SKYINFER_MALFORMED", "200"))
 
 
 @pytest.fixture(scope="module")
