@@ -96,11 +96,11 @@ def test_question_sets_are_remembered_by_their_bytes(asker: Asker) -> None:
     assert ask(other)._questions[0].options[0].name == "1.0"
     long = json.dumps({"q": {"type": "noul", "instructions": "long " * 4000}})
     assert ask(long) is not ask(long)
-    for i in range(300):
+    for i in range(150):
         ask(json.dumps({f"q{i}": {"type": "noul", "instructions": "long " * 3000}}))
     remembered = asker._remembered["painted"]
     assert remembered._n_bytes == sum(map(len, remembered._kept)) <= asking._REMEMBERED_SETS
-    assert len(remembered._kept) < 300
+    assert len(remembered._kept) < 150
 
 
 def test_faulty_questions_are_not_remembered(asker: Asker) -> None:
