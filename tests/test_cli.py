@@ -582,6 +582,14 @@ def test_usage(run: Run) -> None:
     assert run("decide", "--help").code == 0
 
 
+def test_serving_without_its_packages_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "skyinfer.serve.listener", raising=False)
+    result = run("serve", "--port", "0")
+    assert (result.code, result.out) == (1, "")
+    assert "pip install 'skyinfer[serve]'" in result.err
+
+
 def test_help_needs_none_of_the_packages() -> None:
     code = (
         "import sys, skyinfer, skyinfer.cli as cli\n"

@@ -80,8 +80,14 @@ def test_reads_everything(source: Source) -> None:
         cls_id=ids["[CLS]"],
         sep_id=ids["[SEP]"],
         mask_id=ids["[MASK]"],
+        context_tokens=8192,
     )  # fmt: skip
     assert list(config.expected_tensors()) == list(source.tensors)
+
+
+def test_a_context_is_at_least_what_a_sequence_has(source: Source) -> None:
+    for stated, read_as in {4096: 4096, 100: 512, 0: 512, -3: 512, "many": 512, None: 512, 1 << 40: 1 << 17}.items():
+        assert read(source, context_length=stated).context_tokens == read_as
 
 
 # -------------------------------------------------------------------------------- what may be absent

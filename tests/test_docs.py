@@ -61,7 +61,16 @@ def test_the_row_that_is_shown_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["README.md", "csrc/README.md", "docs/requests.md", "docs/formats.md", "docs/compat.md", "docs/training.md"]
+    "file",
+    [
+        "README.md",
+        "csrc/README.md",
+        "docs/requests.md",
+        "docs/formats.md",
+        "docs/compat.md",
+        "docs/training.md",
+        "docs/serving.md",
+    ],
 )
 def test_links_lead_somewhere(file: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / file).read_text("utf-8")):

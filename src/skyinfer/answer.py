@@ -134,7 +134,8 @@ def answer(
 
     `logits`: [n_options] in slot order, as the model computes them for the markers of `sequence`
     (`in_option_order` has not been applied). `sequence` adds ``x_truncated`` where the state was
-    cut and ``x_options`` where options became identical; None leaves both out.
+    cut, ``x_options`` where options became identical and ``x_grown`` where it is longer than the model's
+    `max_tokens`; None leaves them out.
 
     Raises:
         FormatError: a score is NaN or infinite.
@@ -167,6 +168,8 @@ def answer(
                 "options": sequence.options,
                 "distinct": sequence.options_distinct,
             }
+        if sequence.grown_past is not None:
+            result["x_grown"] = {"tokens": len(sequence.ids), "max_tokens": sequence.grown_past}
     return result  # type: ignore[return-value]
 
 

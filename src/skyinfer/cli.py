@@ -1,6 +1,6 @@
 """The command `skyinfer`: arguments in, one line or one JSON document out, an exit code that says whose fault it was.
 
-    0    fine
+    0    fine; `serve`, too, when a signal has ended it and everyone was answered
     1    the input or a stream is at fault: one line on stderr, never a traceback
     2    the command line is at fault (argparse's own)
     130  interrupted by Ctrl-C; 128 + n, by signal n, once what `convert` had begun is removed
@@ -27,6 +27,7 @@ from . import __version__
 from .errors import RequestError, SkyinferError
 from .files import checked_path, faults_named
 from .outtypes import OUTTYPES
+from .serve.options import add_arguments, from_arguments
 from .terminal import (
     Progress,
     abandon_stdout,
@@ -195,6 +196,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--headless", action="store_true", help="fly as fast as it goes, show a table and no picture")
     sub.add_argument("--json", action="store_true", help="with --headless: print JSON")
 
+    sub = command("serve", _serve, "Answer POST /v1/systemone over HTTP (needs the extra skyinfer[serve]).")
+    add_arguments(sub)
+
     sub = command("info", _info, "Show version, CPU and instruction sets, and which one would run.")
     sub.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -360,6 +364,19 @@ def _play(arguments: argparse.Namespace) -> None:
         put_json(play.as_json(flown))
     elif flown:
         put_line(play.table_foot(flown))
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    parser: argparse.ArgumentParser = arguments.parser
+    if not arguments.models and os.environ.get(MODEL_VARIABLE):
+        arguments.models = [os.environ[MODEL_VARIABLE]]
+    try:
+        options = from_arguments(arguments, dict(os.environ))
+    except ValueError as error:
+        parser.error(str(error))
+    from .serve.running import run
+
+    run(options)
 
 
 def _info(arguments: argparse.Namespace) -> None:

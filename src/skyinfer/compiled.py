@@ -18,7 +18,8 @@ import numpy as np
 from . import _core
 from .answer import check_scores, faulty_weights, in_option_order, response
 from .errors import RequestError
-from .schema import QUESTION_TYPES, parse_questions
+from .schema import QUESTION_TYPES, Question, parse_questions
+from .sequence import StateTokens
 
 if TYPE_CHECKING:
     from .engine import Engine, Work
@@ -39,15 +40,20 @@ class CompiledQuestions:
             has two, (false, true).
     """
 
-    def __init__(self, engine: Engine, questions: Questions) -> None:
+    def __init__(self, engine: Engine, questions: Questions, parsed: list[Question] | None = None) -> None:
+        """`parsed` are the questions where the caller has parsed them already; `questions` is not looked at then."""
         self._engine = engine
-        self._questions = parse_questions(questions)
+        self._questions = parse_questions(questions) if parsed is None else parsed
         self._heads = [engine.builder.head(question) for question in self._questions]
         self._types = [QUESTION_TYPES.index(question.type) for question in self._questions]
         self._core_heads = engine.core_heads(self._heads)
         # states up to this long go uncut into every sequence
-        self._room = min((engine.config.max_tokens - len(head.ids) - 1 for head in self._heads), default=0)
-        self._options_distinct = all(head.options_distinct == len(head.markers) for head in self._heads)
+        self._room = min((head.max_tokens - len(head.ids) - 1 for head in self._heads), default=0)
+        # nothing about how they are laid out has to be said in an answer
+        self._as_usual = all(
+            head.options_distinct == len(head.markers) and head.max_tokens <= engine.config.max_tokens
+            for head in self._heads
+        )
         self.ids = tuple(question.id for question in self._questions)
         self.offsets = np.cumsum([0, *(len(question.options) for question in self._questions)], dtype=np.int32)
         self.probabilities = np.zeros(self.offsets[-1], np.float32)
@@ -70,7 +76,8 @@ class CompiledQuestions:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
-        result = self._answers(state, temperature_clamp)
+        tokens = self.read(state)
+        result = self.answers(tokens, self.scores(tokens), temperature_clamp)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
@@ -82,9 +89,10 @@ class CompiledQuestions:
             RequestError: as a call; its path then begins with "states" and the number of the faulty one.
             FormatError: as a call.
         """
-        by_state = [self._sequences_of(number, state) for number, state in enumerate(states)]
-        rows = iter(self._engine.run([work for sequences in by_state for work in self._work(sequences)]))
-        return [self._response(some, [next(rows).tolist() for _ in some], temperature_clamp) for some in by_state]
+        read = [self._read(number, state) for number, state in enumerate(states)]
+        rows = iter(self._engine.run([work for tokens in read for work in self.work(tokens)]))
+        n = len(self._heads)
+        return [self.answers(tokens, [next(rows).tolist() for _ in range(n)], temperature_clamp) for tokens in read]
 
     def logits(self, state: Any) -> dict[Any, np.ndarray]:
         """Raw scores by question id: float32 [n_options], in the order of the options.
@@ -93,9 +101,9 @@ class CompiledQuestions:
             RequestError: as a call.
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
-        rows = self._engine.run(self._work(self.sequences(state)))
+        rows = self.scores(self.read(state))
         for row in rows:
-            check_scores(row.tolist())
+            check_scores(row)
         return {
             question.id: np.array(in_option_order(question, row), np.float32)
             for question, row in zip(self._questions, rows, strict=True)
@@ -104,7 +112,7 @@ class CompiledQuestions:
     def activations(self, state: Any) -> dict[str, np.ndarray]:
         """Every activation of one forward pass by name, float32 [rows, width]."""
         trace: dict[str, np.ndarray] = {}
-        self._engine.run(self._work(self.sequences(state)), trace)
+        self._engine.run(self.work(self.read(state)), trace)
         return trace
 
     def step(self, state: Any) -> np.ndarray:
@@ -139,44 +147,67 @@ class CompiledQuestions:
 
     def sequences(self, state: Any) -> list[Sequence]:
         """What the model reads for each question."""
-        return self._engine.builder.build(state, self._heads)
+        return self._laid_out(self.read(state))
 
-    def _sequences_of(self, number: int, state: Any) -> list[Sequence]:
-        """`sequences`, but a refusal names the state by its number."""
-        try:
-            return self.sequences(state)
-        except RequestError as error:
-            raise RequestError(("states", number, *error.loc[1:]), error.message) from error
+    # ---- in parts, for those who tokenize, compute and answer at different times
 
-    def _work(self, sequences: list[Sequence]) -> list[Work]:
-        return [(found.ids, found.markers, kind) for found, kind in zip(sequences, self._types, strict=True)]
+    def read(self, state: Any) -> StateTokens:
+        """The state, tokenized; only a null one is looked at where there are no questions.
 
-    def _answers(self, state: Any, temperature_clamp: bool | None) -> Response:
-        if not self._heads:
-            return self._response(self.sequences(state), [], temperature_clamp)
-        tokens = self._engine.builder.state(state)
-        rows = self._engine.run_heads(self._core_heads, tokens)
-        if len(tokens.ids) > self._room or not self._options_distinct:
-            sequences = [self._engine.builder.assemble(head, tokens) for head in self._heads]
-            return self._response(sequences, rows, temperature_clamp)
-        return response(
-            self._engine.config.name,
-            self._questions,
-            [None] * len(rows),
-            rows,
-            self._engine.temperatures(temperature_clamp),
-            input_tokens=self._core_heads.n_tokens(len(tokens.ids)),
-        )
+        Raises:
+            RequestError: as a call.
+        """
+        if not self._heads and state is not None:
+            return StateTokens([], False)
+        return self._engine.builder.state(state)
 
-    def _response(self, sequences: list[Sequence], rows: list[list[float]], temperature_clamp: bool | None) -> Response:
+    def n_tokens(self, tokens: StateTokens) -> int:
+        """How many tokens the model reads for all questions together."""
+        return self._core_heads.n_tokens(len(tokens.ids))
+
+    def cut(self, tokens: StateTokens) -> Sequence | None:
+        """The first question's sequence that has no room for the whole state, if there is one."""
+        if len(tokens.ids) <= self._room:
+            return None
+        return next((found for found in self._laid_out(tokens) if found.truncated), None)
+
+    def work(self, tokens: StateTokens) -> list[Work]:
+        """What `Engine.run` takes for these questions about a state."""
+        return [
+            (found.ids, found.markers, kind) for found, kind in zip(self._laid_out(tokens), self._types, strict=True)
+        ]
+
+    def scores(self, tokens: StateTokens) -> list[list[float]]:
+        """What `Engine.run` gives for `work`, here and now."""
+        return self._engine.run_heads(self._core_heads, tokens)
+
+    def answers(self, tokens: StateTokens, rows: list[list[float]], temperature_clamp: bool | None = None) -> Response:
+        """The response, from a question's scores in each row.
+
+        Raises:
+            FormatError: as a call.
+        """
+        sequences: list[Sequence] | list[None] = [None] * len(rows)  # nothing to say of how they were laid out
+        if len(tokens.ids) > self._room or not self._as_usual:
+            sequences = self._laid_out(tokens)
         return response(
             self._engine.config.name,
             self._questions,
             sequences,
             rows,
             self._engine.temperatures(temperature_clamp),
-            input_tokens=sum(len(sequence.ids) for sequence in sequences),
+            input_tokens=self.n_tokens(tokens),
         )
+
+    def _read(self, number: int, state: Any) -> StateTokens:
+        """`read`, but a refusal names the state by its number."""
+        try:
+            return self.read(state)
+        except RequestError as error:
+            raise RequestError(("states", number, *error.loc[1:]), error.message) from error
+
+    def _laid_out(self, tokens: StateTokens) -> list[Sequence]:
+        return [self._engine.builder.assemble(head, tokens) for head in self._heads]
 
 
 class QuestionCache:

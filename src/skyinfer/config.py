@@ -98,6 +98,7 @@ class ModelConfig:
         cls_id: token that begins a sequence.
         sep_id: token that ends a part.
         mask_id: token that marks an option.
+        context_tokens: how long the encoder's sequences may get, by the file; at least `max_tokens`.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ModelConfig:
     cls_id: int
     sep_id: int
     mask_id: int
+    context_tokens: int
 
     @classmethod
     def from_source(cls, source: ModelSource) -> ModelConfig:
@@ -191,6 +193,7 @@ class ModelConfig:
         cls_key = "tokenizer.ggml.cls_token_id"
         if cls_key not in metadata:
             cls_key = "tokenizer.ggml.bos_token_id"
+        max_tokens = keys.whole("decision.max_tokens", 1, _MAX_TOKENS, DEFAULT_MAX_TOKENS)
         return cls(
             name=keys.text("general.name", name_as_text(path.stem) or "model"),
             n_layers=n_layers,
@@ -206,13 +209,14 @@ class ModelConfig:
             rope_base_global=rope_base,
             rope_base_local=keys.number("rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL),
             activation=activation,
-            max_tokens=keys.whole("decision.max_tokens", 1, _MAX_TOKENS, DEFAULT_MAX_TOKENS),
+            max_tokens=max_tokens,
             max_head_tokens=keys.whole("decision.max_head_tokens", 1, _MAX_TOKENS),
             temperatures=keys.temperatures(),
             cls_id=keys.whole(cls_key, 0, vocab_size - 1),
             # the GGUF specification's own spelling
             sep_id=keys.whole("tokenizer.ggml.seperator_token_id", 0, vocab_size - 1),
             mask_id=keys.whole("tokenizer.ggml.mask_token_id", 0, vocab_size - 1),
+            context_tokens=keys.context_tokens(max_tokens),
         )
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
@@ -295,6 +299,11 @@ class _Keys:
         if not (_LEAST_F32 <= value <= _MOST_F32 and value <= most):
             self.fail(name, f"{value} is not a finite number above zero")
         return float(value)
+
+    def context_tokens(self, least: int) -> int:
+        """Only ever an upper bound to what `least` allows already, so a file need not have it right."""
+        value = self.get("context_length")
+        return min(max(value, least), _MAX_TOKENS) if _is_whole(value) else least
 
     def text(self, name: str, default: str) -> str:
         value = self.get(name)

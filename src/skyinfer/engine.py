@@ -21,7 +21,7 @@ from .cpus import available_cpus
 from .errors import FormatError
 from .gguf import ALL_ROWS
 from .schema import QUESTION_TYPES, Question
-from .sequence import Head, SequenceBuilder, StateTokens
+from .sequence import Head, SequenceBuilder, StateTokens, longest_grown
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
 
@@ -54,21 +54,30 @@ class Engine:
     """
 
     def __init__(
-        self, source: ModelSource, *, isa: str, threads: int | None, temperature_clamp: bool, token_table_bytes: int
+        self,
+        source: ModelSource,
+        *,
+        isa: str,
+        threads: int | None,
+        temperature_clamp: bool,
+        token_table_bytes: int,
+        grow: bool = False,
     ) -> None:
-        self.config = ModelConfig.from_source(source)
+        self.config = config = ModelConfig.from_source(source)
         self.threads = threads or _default_threads(self.config)
         tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
         template = PromptTemplate.from_metadata(
             source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
         )
         source.forget("tokenizer.")  # else it would be in memory beside the weights
-        self.builder = SequenceBuilder(tokenizer, template, self.config.max_tokens, self.config.max_head_tokens)
+        longest = longest_grown(config.max_tokens, config.context_tokens) if grow else None
+        self.builder = SequenceBuilder(tokenizer, template, config.max_tokens, config.max_head_tokens, longest)
         self.temperature_clamp = temperature_clamp
         self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
-        self.core = _pack(source, self.config, isa, token_table_bytes, threads or available_cpus())
+        packers = threads or available_cpus()
+        self.core = _pack(source, config, isa, token_table_bytes, longest or config.max_tokens, packers)
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[_core.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
@@ -95,10 +104,7 @@ class Engine:
     def core_heads(self, heads: list[Head]) -> _core.CoreHeads:
         """Heads laid out for `run_heads` and `stepper`."""
         return _core.CoreHeads(
-            [
-                (head.ids, head.markers, QUESTION_TYPES.index(head.question.type), self.config.max_tokens)
-                for head in heads
-            ],
+            [(head.ids, head.markers, QUESTION_TYPES.index(head.question.type), head.max_tokens) for head in heads],
             sep_id=self.builder.sep_id,
         )
 
@@ -193,8 +199,13 @@ def _batch_borders(work: list[Work]) -> list[int]:
     return [*borders, len(work)] if work else []
 
 
-def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, threads: int) -> _core.CoreModel:
-    """Every tensor of the file, packed for one instruction set, by so many threads where that pays."""
+def _pack(
+    source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, longest: int, threads: int
+) -> _core.CoreModel:
+    """Every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens.
+
+    So many threads do it where that pays.
+    """
     core = _core.CoreModel(
         d_model=config.d_model,
         d_ff=config.d_ff,
@@ -204,7 +215,7 @@ def _pack(source: ModelSource, config: ModelConfig, isa: str, token_table_bytes:
         n_head_blocks=config.n_head_blocks,
         n_head_heads=config.n_head_heads,
         window=config.window,
-        max_positions=config.max_tokens,
+        max_positions=longest,
         norm_eps=config.norm_eps,
         rope_base_global=config.rope_base_global,
         rope_base_local=config.rope_base_local,

@@ -36,6 +36,7 @@ def load(
     threads: int | None = None,
     temperature_clamp: bool = True,
     token_table_bytes: int = TOKEN_TABLE_BYTES,
+    grow: bool = False,
 ) -> Model:
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
@@ -51,6 +52,8 @@ def load(
         token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated
             at load where the table (12 bytes * vocabulary * hidden size) is not larger than this. 0 keeps no table.
             Answers are the same.
+        grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
+            answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
 
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
@@ -65,6 +68,7 @@ def load(
             threads=_checked_threads(threads),
             temperature_clamp=temperature_clamp,
             token_table_bytes=_checked_bytes(token_table_bytes),
+            grow=grow,
         )
         return Model(source, engine)
 

@@ -83,9 +83,17 @@ class Collapse(TypedDict):
     distinct: int
 
 
+class Growth(TypedDict):
+    """The options took more room than the model's sequences have: tokens read, and what the model was made for."""
+
+    tokens: int
+    max_tokens: int
+
+
 class _Extras(TypedDict, total=False):
     x_truncated: Truncation
     x_options: Collapse
+    x_grown: Growth
 
 
 class ChoiceAnswer(_Extras):

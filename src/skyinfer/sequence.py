@@ -24,6 +24,8 @@ _OPTION_TOKENS = 48
 # Below this many tokens left for the question, options are shortened; see `SequenceBuilder.head`.
 _QUESTION_ROOM = 16
 _LEAST_OPTION, _LEAST_QUESTION = 4, 8
+# As many options as the System One API knows; a sequence that may grow has room for them.
+_MOST_OPTIONS = 255
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class Sequence:
 
     ids: [n_tokens]; markers: [n_options] positions in `ids`, in slot order (slot s shows option
     ``option_order[s]``). `tokens_per_option` is the cap on an option's tokens, marker included,
-    where options had to be shortened to fit, else None.
+    where options had to be shortened to fit, else None. `grown_past` is the model's own `max_tokens`
+    where the sequence was allowed more for the sake of its options, else None.
     """
 
     ids: list[int]
@@ -42,6 +45,7 @@ class Sequence:
     options: int
     options_distinct: int
     tokens_per_option: int | None
+    grown_past: int | None = None
 
     @property
     def truncated(self) -> bool:
@@ -50,13 +54,17 @@ class Sequence:
 
 
 class Head(NamedTuple):
-    """The sequence up to and with the [SEP] in front of the state, for any state."""
+    """The sequence up to and with the [SEP] in front of the state, for any state.
+
+    `max_tokens` limits the whole sequence: the builder's own limit, or more where it had to grow.
+    """
 
     question: Question
     ids: tuple[int, ...]
     markers: tuple[int, ...]
     options_distinct: int
     tokens_per_option: int | None
+    max_tokens: int
 
 
 class StateTokens(NamedTuple):
@@ -66,10 +74,19 @@ class StateTokens(NamedTuple):
     keep_tail: bool
 
 
+def longest_grown(max_tokens: int, context_tokens: int) -> int:
+    """The most tokens of a sequence that may grow: up to the model's context as many as 255 options of any length take.
+
+    Short ones get their room even beyond: a context says how far a model was trained, and rotary positions go on.
+    """
+    least, most = (max_tokens + _MOST_OPTIONS * size + _QUESTION_ROOM for size in (_LEAST_OPTION, _OPTION_TOKENS + 1))
+    return max(least, min(context_tokens, most))
+
+
 class SequenceBuilder:
     """Lays out sequences for one model. Immutable; safe to share between threads."""
 
-    __slots__ = ("_max_head_tokens", "_max_tokens", "_template", "_tokenizer")
+    __slots__ = ("_longest", "_max_head_tokens", "_max_tokens", "_template", "_tokenizer")
 
     def __init__(
         self,
@@ -77,12 +94,18 @@ class SequenceBuilder:
         template: PromptTemplate,
         max_tokens: int,
         max_head_tokens: int,
+        longest: int | None = None,
     ) -> None:
-        """`max_tokens` limits a sequence, `max_head_tokens` its question and options."""
+        """`max_tokens` limits a sequence, `max_head_tokens` its question and options.
+
+        With `longest`, options that lie beyond `max_tokens` are not refused: both limits grow by the same number of
+        tokens for that question, until its options fit or the sequence is `longest`.
+        """
         self._tokenizer = tokenizer
         self._template = template
         self._max_tokens = max_tokens
         self._max_head_tokens = max_head_tokens
+        self._longest = longest
 
     @property
     def sep_id(self) -> int:
@@ -123,11 +146,17 @@ class SequenceBuilder:
         what is left, at least 8 tokens.
 
         Raises:
-            RequestError: a text cannot be tokenized, or a marker falls beyond `max_tokens`.
+            RequestError: a text cannot be tokenized, or a marker falls beyond `max_tokens` and may not.
         """
         tokenizer, template, kind = self._tokenizer, self._template, question.type
         encode = tokenizer.encode_repeated
         loc = ("questions", question.id)
+        most = self._longest or self._max_tokens
+        if len(question.options) >= most:  # said before they are all tokenized
+            raise RequestError(
+                (*loc, "criteria"),
+                f"{len(question.options)} options do not fit in the model's {most} tokens; use fewer options",
+            )
         asked = _tokens(encode, template.question(kind, question.instructions), (*loc, "instructions"))
 
         options: list[tuple[int, ...]] = []
@@ -138,13 +167,33 @@ class SequenceBuilder:
             ids = ids[-_OPTION_TOKENS:] if tokenizer.keeps_tail else ids[:_OPTION_TOKENS]
             options.append((tokenizer.mask_id, *ids))
 
-        room = self._max_head_tokens - sum(map(len, options))
+        laid_out = self._lay_out(question, asked, options, 0)
+        markers = laid_out.markers
+        if markers[-1] >= laid_out.max_tokens and self._longest is not None:
+            # room for the whole options, and for as much of the question as any question may have
+            wanted = sum(map(len, options)) + max(_QUESTION_ROOM, min(len(asked), self._max_head_tokens))
+            grown = min(wanted - self._max_head_tokens, self._longest - self._max_tokens)
+            laid_out = self._lay_out(question, asked, options, max(0, grown))
+            markers = laid_out.markers
+        if markers[-1] >= laid_out.max_tokens:
+            fit = sum(marker < laid_out.max_tokens for marker in markers)
+            raise RequestError(
+                (*loc, "criteria"),
+                f"only {fit} of {len(markers)} options fit in the model's {laid_out.max_tokens} tokens; "
+                "use fewer options",
+            )
+        return laid_out
+
+    def _lay_out(self, question: Question, asked: SequenceOf[int], options: list[tuple[int, ...]], grown: int) -> Head:
+        """`head` for tokens, where both limits are `grown` tokens larger. A marker may lie beyond `max_tokens`."""
+        tokenizer, max_head_tokens = self._tokenizer, self._max_head_tokens + grown
+        room = max_head_tokens - sum(map(len, options))
         per_option = None
         if room < _QUESTION_ROOM:
-            share = (self._max_head_tokens - _QUESTION_ROOM) // len(options)
+            share = (max_head_tokens - _QUESTION_ROOM) // len(options)
             per_option = max(_LEAST_OPTION, share)
             options = [ids[:per_option] for ids in options]
-            room = self._max_head_tokens - sum(map(len, options))
+            room = max_head_tokens - sum(map(len, options))
 
         ids = [tokenizer.cls_id, *asked[: max(_LEAST_QUESTION, room)], tokenizer.sep_id]
         markers = []
@@ -152,22 +201,19 @@ class SequenceBuilder:
             markers.append(len(ids))
             ids += option
         ids.append(tokenizer.sep_id)
-        if markers[-1] >= self._max_tokens:
-            fit = sum(marker < self._max_tokens for marker in markers)
-            raise RequestError(
-                (*loc, "criteria"),
-                f"only {fit} of {len(markers)} options fit in the model's {self._max_tokens} tokens; use fewer options",
-            )
-        return Head(question, tuple(ids), tuple(markers), len(set(options)), per_option)
+        return Head(question, tuple(ids), tuple(markers), len(set(options)), per_option, self._max_tokens + grown)
 
     def assemble(self, head: Head, state: StateTokens) -> Sequence:
-        """Put as much of the state behind the head as fits in `max_tokens`."""
-        limit, markers = self._max_tokens, head.markers
+        """Put as much of the state behind the head as fits in the head's `max_tokens`."""
+        limit, markers = head.max_tokens, head.markers
         n = len(state.ids)
         used = min(n, max(0, limit - len(head.ids) - 1))
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
         ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
-        return Sequence(ids, list(markers), n, used, len(markers), head.options_distinct, head.tokens_per_option)
+        return Sequence(
+            ids, list(markers), n, used, len(markers), head.options_distinct, head.tokens_per_option,
+            self._max_tokens if limit > self._max_tokens else None,
+        )  # fmt: skip
 
 
 def _place_of(question: Question, i: int) -> tuple[str | int, ...]:

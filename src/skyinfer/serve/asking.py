@@ -1,0 +1,324 @@
+"""From the bytes of a body to what a model has to run, or to a refusal: decompressing, parsing, limits, tokens.
+
+JSON is read strictly (RFC 8259): no NaN, no lone surrogates, UTF-8 only; of repeated names the last one counts. Nesting
+is counted before anything parses. Question sets that were seen lately are kept tokenized, by their very bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..compiled import CompiledQuestions
+from ..engine import Work
+from ..errors import RequestError
+from ..schema import Question, parse_questions
+from ..sequence import StateTokens
+from .catalog import Catalog, Served
+from .options import Limits
+from .refusals import Refusal, invalid, of_request_error, too_large
+
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
+# Bytes of questions, as they came, that are remembered: of one set, and of all of a model's.
+_REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
+# A frame of zstd may ask its reader for this much memory.
+_ZSTD_WINDOW_LOG = 23
+
+
+class _Single(msgspec.Struct):
+    state: Any = msgspec.UNSET
+    questions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    model: Any = None
+
+
+class _Batch(msgspec.Struct):
+    states: Any = msgspec.UNSET
+    questions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    model: Any = None
+
+
+_single = msgspec.json.Decoder(_Single)
+_batch = msgspec.json.Decoder(_Batch)
+
+
+class Asked(NamedTuple):
+    """What a request comes to: questions, and the tokens of each state."""
+
+    served: Served
+    compiled: CompiledQuestions
+    states: list[StateTokens]
+    n_tokens: int
+    state: Any
+
+    def work(self) -> list[Work]:
+        """What the model runs: every question about the first state, then about the next."""
+        return [work for tokens in self.states for work in self.compiled.work(tokens)]
+
+    def scores(self) -> list[list[float]]:
+        """The scores of `work`, here and now."""
+        return [row for tokens in self.states for row in self.compiled.scores(tokens)]
+
+
+class Asker:
+    """Reads requests for the models of a catalog. Safe to share between threads."""
+
+    def __init__(self, catalog: Catalog, limits: Limits, strict_length: bool) -> None:
+        self._catalog, self._limits, self._strict_length = catalog, limits, strict_length
+        self._remembered = {one.name: _Remembered() for one in catalog}
+
+    def single(self, body: bytes) -> Asked:
+        """The request of POST /v1/systemone.
+
+        Raises:
+            Refusal: it cannot be answered.
+        """
+        request: _Single = self._decode(_single, body)
+        if request.state is msgspec.UNSET:
+            raise invalid(("state",), "is missing; add 'state'", "missing")
+        served, compiled = self._compiled(request)
+        try:
+            tokens = compiled.read(request.state)
+        except RequestError as error:
+            raise of_request_error(error) from None
+        return self._asked(served, compiled, [tokens], request.state)
+
+    def batch(self, body: bytes) -> Asked:
+        """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
+        request: _Batch = self._decode(_batch, body)
+        states, most = request.states, self._limits.states
+        if states is msgspec.UNSET:
+            raise invalid(("states",), "is missing; add 'states'", "missing")
+        if not isinstance(states, list):
+            raise invalid(("states",), "must be a list of states", "list_type")
+        if len(states) > most:
+            raise invalid(("states",), f"has {len(states)} states; at most {most} are answered", "too_long")
+        served, compiled = self._compiled(request)
+        read: list[StateTokens] = []
+        n_tokens = 0
+        for i, state in enumerate(states):
+            try:
+                read.append(compiled.read(state))
+            except RequestError as error:
+                raise invalid(("states", i, *error.loc[1:]), error.message) from None
+            n_tokens += compiled.n_tokens(read[-1])
+            self._check_tokens(n_tokens)  # here, so that they are never all in memory
+        return self._asked(served, compiled, read, states)
+
+    def _asked(self, served: Served, compiled: CompiledQuestions, states: list[StateTokens], state: Any) -> Asked:
+        n_tokens = sum([compiled.n_tokens(tokens) for tokens in states])
+        self._check_tokens(n_tokens)
+        if self._strict_length:
+            for tokens in states:
+                _check_whole(compiled, tokens)
+        return Asked(served, compiled, states, n_tokens, state)
+
+    def _check_tokens(self, n_tokens: int) -> None:
+        if n_tokens > self._limits.tokens:
+            raise too_large(f"the request takes more than {self._limits.tokens} tokens; ask less at once")
+
+    def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+        _check_depth(body, self._limits.depth)
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, ValueError) as error:  # the latter, of some versions, for what is not UTF-8
+            raise _malformed(body, error) from None
+        except RecursionError:
+            raise _too_deep(self._limits.depth) from None
+
+    def _compiled(self, request: _Single | _Batch) -> tuple[Served, CompiledQuestions]:
+        if request.questions is msgspec.UNSET:
+            raise invalid(("questions",), "is missing; add 'questions'", "missing")
+        served = self._catalog.find(request.model)
+        key = bytes(request.questions)
+        remembered = self._remembered[served.name]
+        compiled = remembered.get(key)
+        if compiled is None:
+            compiled = self._compile(served, key)
+            remembered.put(key, compiled)
+        return served, compiled
+
+    def _compile(self, served: Served, key: bytes) -> CompiledQuestions:
+        try:
+            questions = msgspec.json.decode(key)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise invalid(("questions",), str(error), "json_invalid") from None
+        try:
+            return CompiledQuestions(served.model._engine, {}, parse(questions, self._limits))
+        except RequestError as error:
+            raise of_request_error(error) from None
+
+
+class _Remembered:
+    """Question sets of one model, tokenized, the last used last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, CompiledQuestions] = OrderedDict()
+        self._n_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> CompiledQuestions | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: bytes, compiled: CompiledQuestions) -> None:
+        if len(key) > _REMEMBERED_SET:
+            return
+        with self._lock:
+            if key not in self._kept:
+                self._n_bytes += len(key)
+            self._kept[key] = compiled
+            while self._n_bytes > _REMEMBERED_SETS:
+                self._n_bytes -= len(self._kept.popitem(last=False)[0])
+
+
+# ------------------------------------------------------------------------------------------ questions
+
+
+def parse(questions: Any, limits: Limits) -> list[Question]:
+    """Questions as `schema.parse_questions` reads them, with what the API asks for beyond that.
+
+    At least one question; limits; instructions may be missing, null or blank; and labels are told apart as names in a
+    JSON object, which is what they are in the answer.
+
+    Raises:
+        RequestError: as `parse_questions`.
+    """
+    if not isinstance(questions, dict):
+        return parse_questions(questions)  # says what it is
+    if not questions:
+        raise RequestError(("questions",), "must not be empty; ask at least one question")
+    if len(questions) > limits.questions:
+        raise RequestError(("questions",), f"has {len(questions)} questions; at most {limits.questions} are answered")
+    said: dict[str, str] = {}
+    for qid, question in questions.items():
+        if isinstance(question, dict):
+            _check_sizes(qid, question, limits)
+            instructions = question.get("instructions")
+            if instructions is None or (isinstance(instructions, str) and not instructions.strip()):
+                said[qid] = instructions or ""
+                question["instructions"] = "?"  # of the right kind; what was said is put in place below
+    parsed = parse_questions(questions)
+    for found in parsed:
+        if found.id in said:
+            found.instructions = said[found.id]
+        if found.type == "choice":
+            _name_labels(found)
+    return parsed
+
+
+def _check_sizes(qid: str, question: dict[str, Any], limits: Limits) -> None:
+    criteria = question.get("criteria")
+    if not isinstance(criteria, (dict, list)):
+        return
+    what, most = ("levels", limits.levels) if question.get("type") == "score" else ("options", limits.options)
+    if len(criteria) > most:
+        raise RequestError(("questions", qid, "criteria"), f"has {len(criteria)} {what}; at most {most} are answered")
+
+
+def _name_labels(question: Question) -> None:
+    """Numbers and booleans among the labels get the names that they have in JSON; the model reads them as before."""
+    if all(type(option.key) is str for option in question.options):
+        return
+    names: dict[str, int] = {}
+    for i, option in enumerate(question.options):
+        name = option.key if isinstance(option.key, str) else json.dumps(option.key)
+        if names.setdefault(name, i) != i:
+            raise RequestError(
+                ("questions", question.id, "criteria", i),
+                f"label {name} and label {names[name]} have the same name in JSON; give every option its own",
+            )
+        question.options[i] = option._replace(key=name)
+
+
+def _check_whole(compiled: CompiledQuestions, tokens: StateTokens) -> None:
+    found = compiled.cut(tokens)
+    if found is not None:
+        raise too_large(
+            f"the state has {found.state_tokens} tokens, and a question leaves room for {found.state_tokens_used}; "
+            "shorten the state"
+        )
+
+
+# ---------------------------------------------------------------------------------------------- bytes
+
+
+def _check_depth(body: bytes, most: int) -> None:
+    """Refuse what is nested more deeply than `most`, by counting: no parser has seen the body yet."""
+    if body.count(b"[") + body.count(b"{") <= most:
+        return
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(body):
+        first = body[found.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > most:
+                raise _too_deep(most)
+        elif first in b"]}":
+            depth -= 1
+
+
+def _too_deep(most: int) -> Refusal:
+    return invalid((), f"is nested more than {most} levels deep; flatten it", "json_too_deep")
+
+
+def _malformed(body: bytes, error: Exception) -> Refusal:
+    text = body.lstrip(b" \t\r\n")
+    if not text:
+        return invalid((), "is empty; a request is a JSON object with state and questions", "json_invalid")
+    if isinstance(error, msgspec.ValidationError) and not text.startswith(b"{"):
+        return invalid((), "must be a JSON object", "dict_type")
+    return invalid((), str(error), "json_invalid")
+
+
+def decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
+    """A body whose Content-Encoding is `coding`; never more than `limit` bytes of it are made.
+
+    Raises:
+        Refusal: 413, 415 for a coding that is not known here, or 422 where the bytes are not of it.
+    """
+    inflate = _CODINGS.get(coding.strip().lower())
+    if inflate is None:
+        known = ", ".join(name.decode() for name in _CODINGS)
+        raise Refusal(415, "unsupported_media_type", f"this Content-Encoding is not known; known are {known}")
+    try:
+        data, whole = inflate(body, limit + 1)
+    except ImportError:
+        raise Refusal(415, "unsupported_media_type", "this server was installed without zstd") from None
+    except Exception:  # each library has errors of its own
+        raise invalid((), f"is not {coding.decode('latin-1').strip()} data", "encoding_invalid") from None
+    if len(data) > limit:
+        raise too_large(f"the body has more than {limit} bytes when it is decompressed")
+    if not whole:
+        raise invalid((), "ends in the middle of its compressed data", "encoding_invalid")
+    return data
+
+
+def _gzip(body: bytes, most: int) -> tuple[bytes, bool]:
+    reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by the header
+    return reader.decompress(body, most), reader.eof
+
+
+def _zstd(body: bytes, most: int) -> tuple[bytes, bool]:
+    zstd = _zstd_module()
+    reader = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
+    return reader.decompress(body, most), reader.eof
+
+
+def _zstd_module() -> Any:
+    # the standard library's from Python 3.14 on
+    return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
+_CODINGS: dict[bytes, Callable[[bytes, int], tuple[bytes, bool]]] = {b"gzip": _gzip, b"deflate": _gzip, b"zstd": _zstd}

@@ -1,0 +1,149 @@
+"""The models of a server, by name. A request names one of these or none; no name is ever taken for a path."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import SkyinferError
+from ..model import Model, load
+from .refusals import Refusal
+
+# What TypeSafe's clients send where their user chose no model.
+ALIAS = "jev-latest"
+
+
+class Served(NamedTuple):
+    """A model and the name that requests know it by."""
+
+    name: str
+    model: Model
+    load_seconds: float
+
+    @property
+    def n_parameters(self) -> int:
+        shapes = self.model.config.expected_tensors().values()
+        return sum(_product(shape) for shape in shapes)
+
+
+def default_model() -> str:
+    """What is served where no model is given.
+
+    Raises:
+        SkyinferError: there is none.
+    """
+    painted = Path("examples", "painted")
+    for root in (Path(__file__).resolve().parents[3], Path()):
+        if (root / painted).is_dir():
+            return str(root / painted)
+    raise SkyinferError("no model: give a GGUF file or a checkpoint directory with -m")
+
+
+class Catalog:
+    """The models in the order given; the first one answers where a request names none."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self.served = list(served)
+        self._by_name = {one.name: one for one in served}
+
+    @classmethod
+    def load(cls, arguments: Sequence[str], *, threads: int | None, temperature_clamp: bool) -> Catalog:
+        """Open the models of `-m [NAME=]PATH`, or the default one.
+
+        Raises:
+            SkyinferError, OSError: one cannot be opened, or two have the same name.
+        """
+        found: dict[str, Served] = {}
+        for argument in arguments or [default_model()]:
+            name, path = _named(argument)
+            start = time.perf_counter()
+            model = load(path, threads=threads, temperature_clamp=temperature_clamp, grow=True)
+            one = Served(name or model.name, model, time.perf_counter() - start)
+            if one.name in found:
+                raise SkyinferError(
+                    f"{argument}: another model is called {one.name!r} already; give this one a name with -m NAME=MODEL"
+                )
+            found[one.name] = one
+        return cls(list(found.values()))
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self.served)
+
+    def find(self, name: Any) -> Served:
+        """The model of a request's `model`.
+
+        Raises:
+            Refusal: 404 with the names that there are; 422 where it is no string.
+        """
+        if name is None or name == ALIAS:
+            return self._by_name.get(ALIAS, self.served[0])
+        if not isinstance(name, str):
+            raise Refusal(422, "string_type", "must be a string: the name of a model", loc=("model",))
+        found = self._by_name.get(name)
+        if found is None:
+            names = ", ".join(self._by_name)
+            raise Refusal(404, "not_found_error", f"there is no model of that name; there are {names}")
+        return found
+
+    def listing(self) -> dict[str, Any]:
+        """The body of GET /v1/models: `models` as TypeSafe's SDK reads it, `data` as llama.cpp's clients do."""
+        entries, data = [], []
+        for one in self.served:
+            config = one.model.config
+            changed = _changed(one.model.path)
+            aliases = [ALIAS] if one is self.served[0] and one.name != ALIAS else []
+            entries.append(
+                {
+                    "name": one.name,
+                    "model": one.name,
+                    "description": f"System One decision model, {one.n_parameters:,} parameters, served by skyinfer",
+                    "release_date": time.strftime("%Y-%m-%d", time.gmtime(changed)),
+                    "type": "model",
+                    "aliases": aliases,
+                    "capabilities": ["decision"],
+                }
+            )
+            data.append(
+                {
+                    "id": one.name,
+                    "object": "model",
+                    "created": int(changed),
+                    "owned_by": "skyinfer",
+                    "aliases": aliases,
+                    "meta": {
+                        "n_vocab": config.vocab_size,
+                        "n_ctx": config.max_tokens,
+                        "n_ctx_train": config.context_tokens,
+                        "n_embd": config.d_model,
+                        "n_params": one.n_parameters,
+                    },
+                }
+            )
+        return {"object": "list", "models": entries, "data": data}
+
+
+def _named(argument: str) -> tuple[str, str]:
+    """(name or "", path) of [NAME=]PATH; a path that exists as a whole has no name in it."""
+    name, equals, path = argument.partition("=")
+    if not equals or os.path.exists(argument):
+        return "", argument
+    if not name.strip() or not path:
+        raise SkyinferError(f"{argument}: expected -m MODEL or -m NAME=MODEL")
+    return name, path
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _product(shape: Sequence[int]) -> int:
+    n = 1
+    for size in shape:
+        n *= size
+    return n

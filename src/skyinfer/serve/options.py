@@ -1,0 +1,143 @@
+"""The command line of `skyinfer serve`, and what comes of it. Light: it is imported for `skyinfer --help`, too."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """What one request, one connection and all of them together may take. Sizes count bytes, times are seconds."""
+
+    body_bytes: int = 1 << 20
+    questions: int = 128
+    options: int = 255
+    levels: int = 10
+    states: int = 1024
+    tokens: int = 65_536
+    depth: int = 100
+    queue: int = 128
+    connections: int = 1024
+    head_bytes: int = 1 << 16
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    send_seconds: float = 30.0
+    idle_seconds: float = 65.0
+
+
+class Options(NamedTuple):
+    """Everything that a server is told."""
+
+    models: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    threads: int | None = None
+    temperature_clamp: bool = True
+    strict_length: bool = False
+    error_style: str = "typesafe"
+    openapi: bool = False
+    cors: tuple[str, ...] = ()
+    log: str = "requests"
+    limits: Limits = Limits()
+
+
+# name of the flag, field of Limits, least and most value, what it says
+_LIMIT_FLAGS: tuple[tuple[str, str, float, float, str], ...] = (
+    ("--max-body", "body_bytes", 1, 1 << 30, "bytes of a body, also once it is decompressed (else 413)"),
+    ("--max-questions", "questions", 1, 1 << 16, "questions of a request (else 422)"),
+    ("--max-options", "options", 2, 1 << 16, "options of a choice (else 422)"),
+    ("--max-levels", "levels", 2, 1 << 16, "levels of a score (else 422)"),
+    ("--max-states", "states", 1, 1 << 20, "states of a batch (else 422)"),
+    ("--max-tokens", "tokens", 1, 1 << 30, "tokens that a model reads for one request (else 413)"),
+    ("--max-depth", "depth", 2, 500, "levels of nesting in a body (else 422)"),
+    ("--max-queue", "queue", 1, 1 << 20, "requests that wait for a model or are being run there (else 503)"),
+    ("--max-connections", "connections", 1, 1 << 20, "open connections (else 503)"),
+    ("--head-seconds", "head_seconds", 0.05, 3600, "to receive a request's head in (else 408)"),
+    ("--body-seconds", "body_seconds", 0.05, 3600, "to receive its body in (else 408)"),
+    ("--send-seconds", "send_seconds", 0.05, 3600, "that a client may leave an answer unread before it is cut off"),
+    ("--idle-seconds", "idle_seconds", 0.05, 86400, "that a connection is kept between two requests"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of the subcommand its flags; `from_arguments` reads them."""
+    add = parser.add_argument
+    add(
+        "-m", "--model", dest="models", metavar="[NAME=]MODEL", action="append", default=[],
+        help="a GGUF file or checkpoint directory, under its own name or this one; several may be given, and the first "
+        "answers requests that name none",
+    )  # fmt: skip
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
+    add("--port", type=_number(int, 0, 65535), default=8080, metavar="N", help="default: 8080; 0 takes a free one")
+    add("--api-key-env", metavar="NAME", help="ask for the key that is in this environment variable")
+    add("--threads", type=_number(int, 1, 256), metavar="N", help="that one forward pass may use (default: by model)")
+    add(
+        "--no-temperature-clamp", dest="temperature_clamp", action="store_false",
+        help="take the models' raw temperatures, as llama.cpp does",
+    )  # fmt: skip
+    add("--strict-length", action="store_true", help="refuse a state that does not fit (413) and do not cut it")
+    add(
+        "--error-style", choices=["typesafe", "llama"], default="typesafe",
+        help="the shape of error answers: TypeSafe's (default), or llama-server's",
+    )  # fmt: skip
+    add("--openapi", action="store_true", help="describe the API at /openapi.json")
+    add(
+        "--cors", metavar="ORIGIN", action="append", default=[],
+        help="let pages of this origin read answers, * for any; may be repeated (default: none)",
+    )  # fmt: skip
+    add(
+        "--log", choices=["none", "requests", "states"], default="requests",
+        help="one JSON line a request on stderr: none, without states (default), or with them",
+    )  # fmt: skip
+    limits = parser.add_argument_group("limits")
+    for flag, field, least, most, what in _LIMIT_FLAGS:
+        default = getattr(Limits(), field)
+        limits.add_argument(
+            flag, dest=field, metavar="N", type=_number(type(default), least, most), default=default,
+            help=f"{what} (default: {default:g})" if isinstance(default, float) else f"{what} (default: {default})",
+        )  # fmt: skip
+
+
+def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -> Options:
+    """What the flags say. The key is taken from `environment` here, so that it is on no command line.
+
+    Raises:
+        ValueError: the variable of the key is not set, or no key can be in it.
+    """
+    key = None
+    if arguments.api_key_env is not None:
+        key = environment.get(arguments.api_key_env, "").strip()
+        if not key:
+            raise ValueError(f"--api-key-env: the environment variable {arguments.api_key_env} holds no key")
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError(f"--api-key-env: what {arguments.api_key_env} holds cannot be sent as a key")
+    return Options(
+        models=tuple(arguments.models),
+        host=arguments.host,
+        port=arguments.port,
+        api_key=key,
+        threads=arguments.threads,
+        temperature_clamp=arguments.temperature_clamp,
+        strict_length=arguments.strict_length,
+        error_style=arguments.error_style,
+        openapi=arguments.openapi,
+        cors=tuple(arguments.cors),
+        log=arguments.log,
+        limits=Limits()._replace(**{field: getattr(arguments, field) for _, field, *_ in _LIMIT_FLAGS}),
+    )
+
+
+def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {least:g} to {most:.10g}, got {text!r}")
+        return value
+
+    return parse

@@ -1,0 +1,139 @@
+"""Bodies become what Python's json makes of them, or a refusal; and what is remembered of questions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving import DRONE, PAINTED
+
+from skyinfer.errors import RequestError
+from skyinfer.serve import asking
+from skyinfer.serve.asking import Asker, parse
+from skyinfer.serve.catalog import Catalog
+from skyinfer.serve.options import Limits
+from skyinfer.serve.refusals import Refusal, encode, invalid
+
+_text = st.text(st.characters(codec="utf-8"), max_size=20)
+_numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False))
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), _numbers, _text),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_text, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module")
+def asker() -> Asker:
+    return Asker(Catalog.load([str(PAINTED)], threads=None, temperature_clamp=True), Limits(), strict_length=False)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, with equal types and orders, down to the sign of a zero."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return repr(a) == repr(b)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(_json.filter(lambda value: value is not None), st.booleans(), st.sampled_from([None, 1]))
+def test_a_state_is_what_python_reads(asker: Asker, state: Any, ascii_only: bool, indent: int | None) -> None:
+    request = {"state": state, "questions": DRONE["questions"], "more": state}
+    body = json.dumps(request, ensure_ascii=ascii_only, indent=indent).encode()
+    asked = asker.single(body)
+    assert same(asked.state, state)
+    assert asked.states == [asked.compiled.read(json.loads(body)["state"])]
+
+
+@pytest.mark.parametrize(
+    "number", ["-0", "-0.0", "1E5", "1e22", "0.1", "1e-320", "12345678901234567890123", "1.0", "1e5"]
+)
+def test_numbers_are_what_python_reads(asker: Asker, number: str) -> None:
+    body = f'{{"state": [{number}], "questions": {json.dumps(DRONE["questions"])}}}'.encode()
+    assert same(asker.single(body).state, json.loads(body)["state"])
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(_json, st.integers(1, 6))
+def test_depth_is_counted_as_it_is(value: Any, most: int) -> None:
+    def depth(value: Any) -> int:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if parts is None else 1 + max(map(depth, parts), default=0)
+
+    body = json.dumps(value, ensure_ascii=False).encode()
+    if depth(value) > most:
+        with pytest.raises(Refusal) as caught:
+            asking._check_depth(body, most)
+        assert (caught.value.status, caught.value.kind) == (422, "json_too_deep")
+    else:
+        asking._check_depth(body, most)
+
+
+def test_the_longest_nesting_that_is_allowed_is_read(asker: Asker) -> None:
+    state: Any = "x"
+    for i in range(Limits().depth - 1):
+        state = [state] if i % 2 else {"a": state}
+    assert asker.single(json.dumps({"state": state, "questions": DRONE["questions"]}).encode()).n_tokens > 0
+
+
+def test_question_sets_are_remembered_by_their_bytes(asker: Asker) -> None:
+    def ask(questions: str) -> Any:
+        return asker.single(f'{{"state": "x", "questions": {questions}}}'.encode()).compiled
+
+    text = json.dumps(DRONE["questions"])
+    first = ask(text)
+    assert ask(text) is first
+    assert ask(text.replace(", ", ",")) is not first
+    one, other = (f'{{"q": {{"type": "choice", "criteria": [{label}, 2]}}}}' for label in ("1", "1.0"))
+    assert ask(one)._questions[0].options[0].name == "1"
+    assert ask(other)._questions[0].options[0].name == "1.0"
+    long = json.dumps({"q": {"type": "noul", "instructions": "long " * 4000}})
+    assert ask(long) is not ask(long)
+    for i in range(150):
+        ask(json.dumps({f"q{i}": {"type": "noul", "instructions": "long " * 3000}}))
+    remembered = asker._remembered["painted"]
+    assert remembered._n_bytes == sum(map(len, remembered._kept)) <= asking._REMEMBERED_SETS
+    assert len(remembered._kept) < 150
+
+
+def test_faulty_questions_are_not_remembered(asker: Asker) -> None:
+    before = len(asker._remembered["painted"]._kept)
+    for _ in range(2):
+        with pytest.raises(Refusal):
+            asker.single(b'{"state": "x", "questions": {"q": {"type": "noul", "criteria": 7}}}')
+    assert len(asker._remembered["painted"]._kept) == before
+
+
+def test_what_was_said_as_instructions_is_kept() -> None:
+    for said, becomes in [(None, ""), ("", ""), ("  ", "  "), ("what?", "what?"), ({"a": 1}, '{"a": 1}')]:
+        (question,) = parse({"q": {"type": "noul", "instructions": said}}, Limits())
+        assert question.instructions == becomes
+    with pytest.raises(RequestError, match="must not be empty"):
+        parse({"q": {"type": "noul", "instructions": {}}}, Limits())
+
+
+def test_refusals_in_both_styles() -> None:
+    refusal = invalid(("questions", "q", "criteria", 2), "must not be null")
+    assert json.loads(encode(refusal, "typesafe")[1]) == {
+        "detail": [{"loc": ["body", "questions", "q", "criteria", 2], "msg": "must not be null", "type": "value_error"}]
+    }
+    status, body = encode(refusal, "llama")
+    assert (status, json.loads(body)) == (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "questions.q.criteria.2: must not be null",
+                "type": "invalid_request_error",
+            }
+        },
+    )
+    status, body = encode(Refusal(503, "overloaded_error", "later"), "llama")
+    assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable_error")
