@@ -16,7 +16,6 @@ from kernel_runs import Rate
 import skyinfer
 from skyinfer import _core
 
-
 _rates: list[Rate] = []
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/latency.py MODEL [--steps 10000] [--threads 1] [--isa NAME]
 
-Times `decide` and a compiled `step` in turn, on the states of a flight, and prints median, 99th percentile and worst of each.
+Times `decide` and a compiled `step` in turn, about the states of a flight, and prints median, 99th percentile and worst
+of each.
 """
 
 from __future__ import annotations

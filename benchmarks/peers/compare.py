@@ -3,10 +3,11 @@
     benchmarks/peers/run [--sizes pico nano large] [--threads 1 2] [--rounds N] [--without NAME ...]
 
 Every runtime's answers are held against the probabilities of Laya's model before any clock starts; one that is off ends
-the run. Then rounds: in each, every runtime answers once to warm up and once on the clock (small models: several times),
-in an order drawn anew, all about the same states of a flight. Printed are the medians, the medians of the ratios round
-by round, and the errors, of which Laya's own is its rounding to four digits. ONNX Runtime gets its tensors ready made:
-its figure is the forward pass alone; all others answer whole requests, llama-server over a kept-alive connection.
+the run. Then rounds: in each, every runtime answers once to warm up and once on the clock (small models: several
+times), in an order drawn anew, all about the same states of a flight. Printed are the medians, the medians of the
+ratios round by round, and the errors, of which Laya's own is its rounding to four digits. ONNX Runtime gets its tensors
+ready made: its figure is the forward pass alone; all others answer whole requests, llama-server over a kept-alive
+connection.
 """
 
 from __future__ import annotations
@@ -61,9 +62,7 @@ def skyinfer_rivals(gguf: Path, threads: int) -> Iterator[Rival]:
     supported = [name for name in skyinfer.info()["isa"]["supported"] if name != "portable"]
     for isa in reversed(supported or ["portable"]):
         model = skyinfer.load(gguf, isa=isa, threads=threads)
-        yield Rival(
-            f"skyinfer decide, {isa}", lambda i, model=model: model.decide(FLIGHT[i], QUESTIONS), distributions
-        )
+        yield Rival(f"skyinfer decide, {isa}", lambda i, model=model: model.decide(FLIGHT[i], QUESTIONS), distributions)
         if isa == (supported or ["portable"])[-1]:
             compiled = model.compile(QUESTIONS)
             yield Rival(

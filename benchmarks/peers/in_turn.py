@@ -1,5 +1,5 @@
-"""What is fair about level 4, whoever the rivals are: answers are compared before anything is timed, all are asked about
-the same states in the same order, and none is always timed behind the same other one.
+"""What is fair about level 4, whoever the rivals are: answers are compared before anything is timed, all are asked
+about the same states in the same order, and none is always timed behind the same other one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def errors(rivals: list[Rival], exact: Mapping[int, Distributions]) -> list[floa
 
 
 def time_in_turn(rivals: list[Rival], rounds: int, n_states: int, seed: int = 0) -> list[list[float]]:
-    """Seconds of one call of each rival in each round, after a warm-up. Every rival begins a round at the same state."""
+    """Seconds of one call of each rival in each round, after a warm-up. All begin a round at the same state."""
     repeats = []
     for rival in rivals:
         rival.call(0)
