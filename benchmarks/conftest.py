@@ -7,33 +7,20 @@ between its own runs, and the error against float64, because a fast wrong kernel
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import NamedTuple
 
 import checkpoints
 import pytest
+from kernel_runs import Rate
 
 import skyinfer
 from skyinfer import _core
-
-
-class Rate(NamedTuple):
-    """One line of the closing table. `share` is of the core's measured peak."""
-
-    what: str
-    gflops: float
-    share: float
-    error: float
-
 
 _rates: list[Rate] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("benchmark_only"):
+    if config.getoption("benchmark_only", default=False):  # there is no such option without the plugin
         return
     here = Path(__file__).parent
     mine = [item for item in items if here in item.path.parents]
@@ -71,25 +58,3 @@ def model(checkpoint: Path, isa: str) -> skyinfer.Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of temperatures that are clamped
         return skyinfer.load(checkpoint, isa=isa)
-
-
-def share_of_peak(
-    kernels: _core.Kernels, work: Callable[[], object], flops: int, rounds: int = 31
-) -> tuple[float, float]:
-    """(GFLOP/s, share of the peak), medians over rounds that time the peak and the work in turn.
-
-    On a machine whose clock moves, only a ratio of neighbours means something.
-    """
-    _, columns = kernels.tile
-    peak_rounds = max(1, flops // (2 * kernels.tile[0] * columns))
-    work()
-    rates, shares = [], []
-    for _ in range(rounds):
-        start = perf_counter()
-        peak_flops = kernels.fma_peak(peak_rounds)
-        middle = perf_counter()
-        work()
-        end = perf_counter()
-        rates.append(flops / (end - middle))
-        shares.append(flops / (end - middle) / (peak_flops / (middle - start)))
-    return median(rates) / 1e9, median(shares)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from requests_of import DRONE
+import pytest
+from requests_of import forward
 
 import skyinfer
-from skyinfer import _core
-from skyinfer.schema import QUESTION_TYPES
+from skyinfer.cpus import available_cpus
 
 
-def test_forward(benchmark: Any, model: skyinfer.Model) -> None:
-    questions = DRONE["questions"]
-    sequences = model.encode(DRONE["state"], questions)
-    batch = [
-        (sequence.ids, sequence.markers, QUESTION_TYPES.index(questions[qid]["type"]))
-        for qid, sequence in sequences.items()
-    ]
-    plan = _core.CorePlan(
-        model._engine.core,
-        n_tokens=sum(len(sequence.ids) for sequence in sequences.values()),
-        n_sequences=len(batch),
-        n_markers=sum(len(sequence.markers) for sequence in sequences.values()),
-        sequence_tokens=max(len(sequence.ids) for sequence in sequences.values()),
-    )
+@pytest.mark.parametrize("threads", [1, 2])
+def test_forward(benchmark: Any, model: skyinfer.Model, threads: int) -> None:
+    if threads > available_cpus():
+        pytest.skip("threads that share a CPU only wait for each other")
+    plan, batch = forward(model, threads)
     benchmark(plan.run, batch)
+    assert plan.threads == threads

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-from conftest import Rate, share_of_peak
+from kernel_runs import Rate, rows, seen_pairs, share_of_peak
 
 from skyinfer import _core
 
@@ -30,17 +30,6 @@ HEADS = {
     "512 local": (512, 64, 64),
     "512 global": (512, 64, -1),
 }
-
-
-def rows(rng: np.random.Generator, m: int, n: int) -> np.ndarray:
-    """[m, n] as a plan keeps it: rows apart by other than a multiple of 1 KB, on huge pages, for which numpy asks where
-    it allocates 4 MB or more without clearing them."""
-    stride = (n + 15) // 16 * 16
-    stride += 16 if stride % 256 == 0 else 0
-    whole = np.empty((max(m, (8 << 20) // (4 * stride)), stride), np.float32)
-    whole[:] = 0.0
-    whole[:m, :n] = rng.standard_normal((m, n))
-    return whole[:m, :n]
 
 
 @pytest.mark.parametrize("shape", PRODUCTS)
@@ -79,13 +68,12 @@ def test_attention(benchmark: Any, isa: str, shape: str, rates: list[Rate]) -> N
     angles = np.arange(n)[:, None] * 10000.0 ** -(np.arange(0, d_head, 2) / d_head)
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     out = rows(rng, n, d_head)
-    seen = n * n if window < 0 else int((np.abs(np.subtract.outer(np.arange(n), np.arange(n))) <= window).sum())
 
     def work() -> None:
         kernels.attention(q, k, v, out, cos=cos, sin=sin, window=window, scale=d_head**-0.5)
 
     benchmark(work)
-    gflops, share = share_of_peak(kernels, work, 4 * seen * d_head)
+    gflops, share = share_of_peak(kernels, work, 4 * seen_pairs(n, window) * d_head)
     heads = [np.asarray(x, np.float64)[:, None, :] for x in (q, k, v)]
     heads[:2] = [reference.rope(x, 10000.0) for x in heads[:2]]
     exact = reference.attention(*heads, window if window >= 0 else None)
