@@ -95,14 +95,14 @@ class Encoded:
     _used: np.ndarray
 
     def chunks(self, examples: np.ndarray, weights: np.ndarray, tokens: int = CHUNK_TOKENS) -> list[Chunk]:
-        """`examples` in passes of at most so many padded tokens each, sequences of like length together; passes of about
-        the same work, and four or eight or twelve of them where there are many, so that no thread waits for long."""
+        """`examples` in passes of at most so many padded tokens each, sequences of like length together. Passes take
+        about the same work, and are four or eight or twelve where there are many, so that no thread waits for long."""
         if not len(examples):
             return []
         by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
         lengths = self.lengths[by_length].astype(np.int64)
         total = int(lengths.sum())
-        n = 4 * -(-total // (4 * tokens)) if total > tokens else 1
+        n = 4 * -(-total // (4 * tokens)) if total > tokens // 2 else 1
         # which of n equal shares of the tokens a sequence's middle lies in
         share = ((2 * np.cumsum(lengths) - lengths) * n // (2 * total)).tolist()
         out, first = [], 0
