@@ -33,6 +33,7 @@ from skyinfer.train import RowsError, fitting, train, train_rows, training
 from skyinfer.train.encoding import Chunk
 from skyinfer.train.fitting import batch_of, cross_entropy
 from skyinfer.train.network import Network, Shape, initial_weights
+from skyinfer.train.optimizer import Optimizer, orthogonal
 from skyinfer.train.report import plot_reliability
 from skyinfer.train.training import OptionError
 
@@ -186,6 +187,50 @@ def test_gradients_are_the_slope_of_the_specification(tmp_path: Path) -> None:
 
     slope = sum(float((values * direction[name]).sum()) for name, values in found.items())
     assert slope == pytest.approx((loss(1e-6) - loss(-1e-6)) / 2e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [(3, 64, 64), (2, 64, 128), (2, 256, 64)])
+def test_muon_makes_matrices_orthogonal(size: tuple[int, ...]) -> None:
+    matrices = torch.randn(size, generator=torch.Generator().manual_seed(1)) * 1e-3
+    found = orthogonal(matrices)
+    assert found.shape == size
+    for one, made in zip(matrices, found, strict=True):
+        # of the same singular vectors, each with a value near 1, or a small one's that grows towards it
+        left, values, right = torch.linalg.svd(one, full_matrices=False)
+        inside = left.T @ made @ right.T
+        large = inside.diagonal()[values > 0.03 * values.max()]
+        assert 0.6 < large.min() <= inside.diagonal().max() < 1.25
+        assert (inside - inside.diagonal().diag()).abs().max() < 1e-3
+
+
+def test_updates_of_both_kinds() -> None:
+    """The embedding goes as torch's AdamW takes it; each third of Wqkv moves along its own gradient's directions."""
+    shape = Shape(64, 1, 1, 128, 1, 40, layer_is_global=(True,))
+    weights, qkv, embedding = (
+        initial_weights(shape, 1), "encoder.layers.0.attn.Wqkv.weight", "encoder.embeddings.tok_embeddings.weight"
+    )  # fmt: skip
+    random = torch.Generator().manual_seed(2)
+    gradients = {name: torch.randn(values.shape, generator=random) for name, values in weights.items()}
+    before = {name: values.clone() for name, values in weights.items()}
+    twin = torch.nn.Parameter(weights[embedding].clone())
+    adam = torch.optim.AdamW([twin], lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1)
+    optimizer = Optimizer(weights, 64, 0.1)
+    for _ in range(3):
+        optimizer.step(list(gradients.values()), 1e-3)
+        twin.grad = gradients[embedding].clone()
+        adam.step()
+    assert torch.allclose(weights[embedding], twin.detach(), atol=1e-7)
+    # the same gradient three times is the same update three times, in the proportion of the rates
+    rate, kept = 6e-3, (1 - 6e-3 * 0.1)
+    for i in range(3):
+        rows = slice(64 * i, 64 * (i + 1))
+        update = orthogonal(gradients[qkv][rows][None])[0]
+        expected = before[qkv][rows]
+        for _ in range(3):
+            expected = expected * kept - rate * update
+        assert torch.allclose(weights[qkv][rows], expected, atol=1e-4)
+    for name, values in weights.items():
+        assert not torch.equal(values, before[name]), name
 
 
 # ------------------------------------------------------------------------------------ what a run writes

@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")
     sub.add_argument("--max-len", metavar="N", type=int, help="tokens of a sequence (default: by the size)")
     sub.add_argument("--head-max-len", metavar="N", type=int, help="tokens of question and options (default: by size)")
-    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 256, or fewer)")
+    sub.add_argument("--batch-size", metavar="N", type=int, help="questions in a step (default: 128, or fewer)")
     sub.add_argument("--lr", metavar="RATE", type=float, help="highest learning rate (default: by the size)")
     sub.add_argument(
         "--held-out", metavar="FRACTION", type=float,

@@ -105,7 +105,7 @@ class Encoded:
         by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
         lengths = self.lengths[by_length].astype(np.int64)
         total = int(lengths.sum())
-        n = 4 * -(-total // (4 * tokens)) if total > tokens else 1
+        n = 4 * -(-total // (4 * tokens)) if total > tokens // 2 else 1
         # which of n equal shares of the tokens a sequence's middle lies in
         share = ((2 * np.cumsum(lengths) - lengths) * n // (2 * total)).tolist()
         out, first = [], 0

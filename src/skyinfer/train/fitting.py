@@ -1,4 +1,4 @@
-"""The training loop: AdamW on the cross entropy, in chunks that several threads compute, resumable at any step.
+"""The training loop: the cross entropy goes down, in chunks that several threads compute, resumable at any step.
 
 Each chunk runs on one thread and gradients are added in the chunks' order, so the same seed gives the same weights bit
 by bit for any number of threads (on one machine and one version of torch). All randomness of a step follows from the
@@ -25,10 +25,11 @@ from ..errors import FormatError
 from ..whole_file import WholeFile
 from .encoding import Chunk, Encoded
 from .network import Batch, Network
+from .optimizer import Optimizer
 
 # Between two snapshots; of a large model, which take long, no more than this share of the time goes into them.
 _SNAPSHOT_SECONDS, _SNAPSHOT_SHARE = 10.0, 0.05
-_BETAS, _EPS, _CLIP = (0.9, 0.98), 1e-8, 1.0
+_CLIP = 1.0  # norm of all gradients together
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Plan:
 
     Attributes:
         n_steps: updates of the weights. batch_size: examples of one.
-        lr: highest learning rate: reached after `warmup` of the steps, falling to 0 in a line from there on.
+        lr: highest learning rate (AdamW's): reached after `warmup` of the steps, falling to 0 in a line from there on.
         weight_decay: of matrices.
         seed: of the order of examples.
     """
@@ -122,10 +123,7 @@ class Fit:
         self._parameters = list(network.weights.values())
         for parameter in self._parameters:
             parameter.requires_grad_(True)
-        decayed = [p for p in self._parameters if p.dim() > 1]
-        others = [p for p in self._parameters if p.dim() == 1]
-        groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(groups, lr=plan.lr, betas=_BETAS, eps=_EPS, fused=True)
+        self._optimizer = Optimizer(network.weights, network.shape.d_model, plan.weight_decay)
         self._order: tuple[int, np.ndarray] = (-1, examples)
 
     @property
@@ -169,12 +167,8 @@ class Fit:
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
         if norm > _CLIP:
             torch._foreach_mul_(gradients, _CLIP / norm)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.plan.rate(self.standing.step)
         self._torn = True
-        self._optimizer.step()
+        self._optimizer.step(gradients, self.plan.rate(self.standing.step))
         self.standing.losses.append(mean)
         self.standing.step += 1
         self.standing.seconds += time.perf_counter() - began
@@ -200,7 +194,7 @@ class Fit:
             "seconds": self.standing.seconds,
             "losses": self.standing.losses,
             "weights": {name: values.detach() for name, values in self.network.weights.items()},
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state(),
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
@@ -222,7 +216,7 @@ class Fit:
             for name, values in content["weights"].items():
                 with torch.no_grad():
                     self.network.weights[name].copy_(values)
-            self._optimizer.load_state_dict(content["optimizer"])
+            self._optimizer.restore(content["optimizer"])
             self.standing = Standing(content["step"], content["seconds"], content["losses"])
         except (FormatError, OSError):
             raise

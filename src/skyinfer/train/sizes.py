@@ -21,7 +21,7 @@ class Size:
         vocab_size: tokens that the tokenizer may have, special ones included.
         max_len: longest sequence.
         head_max_len: tokens that question and options may take of it.
-        lr: highest learning rate.
+        lr: highest learning rate (optimizer.py has the rest).
     """
 
     d_model: int
@@ -40,6 +40,6 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "pico": Size(64, 3, 128, 1, vocab_size=1024, max_len=256, head_max_len=96, lr=3e-3),
-    "nano": Size(256, 6, 384, 2, vocab_size=4096, max_len=512, head_max_len=192, lr=1e-3),
-    "micro": Size(384, 10, 576, 2, vocab_size=8192, max_len=512, head_max_len=192, lr=6e-4),
+    "nano": Size(256, 6, 384, 2, vocab_size=4096, max_len=512, head_max_len=192, lr=7.5e-4),
+    "micro": Size(384, 10, 576, 2, vocab_size=8192, max_len=512, head_max_len=192, lr=5e-4),
 }

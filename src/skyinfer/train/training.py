@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # Goes into every fingerprint: a snapshot of another version's training is not continued.
 _FORMAT = 1
 
-_BATCH_SIZE, _WEIGHT_DECAY, _WARMUP = 256, 0.05, 0.05
+_BATCH_SIZE, _WEIGHT_DECAY, _WARMUP = 128, 0.05, 0.05
 # Where the number of epochs is not given: as many as make this many examples, within limits.
 _EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 200
 # A tokenizer is learned from the examples of this many states.
@@ -102,7 +102,7 @@ def train_rows(
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
         epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 200.
-        batch_size: examples (one question about one state) in an update. Default 256, less for few examples.
+        batch_size: examples (one question about one state) in an update. Default 128, less for few examples.
         lr: highest learning rate.
         held_out: fraction of the states that is kept back for temperatures and report. Default a tenth, at most 10,000
             states; 0 keeps none.
