@@ -50,7 +50,7 @@ class Optimizer:
         )
         self._weights = list(weights.values())
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, gradients: Sequence[Tensor], rate: float) -> None:
         """One update. `gradients` come in the order of the weights; `rate` is AdamW's."""
         own = rate * self._ratio
