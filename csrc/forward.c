@@ -76,10 +76,10 @@ static void trace(const sky_plan *plan, const char *room, int i, const char *par
     plan->trace(plan->trace_context, name, data, rows, cols, stride);
 }
 
-/* A step over n_items that do not touch each other's results, on the threads of the run; work too small to share is not */
-static void share(const sky_plan *plan, int n_items, int chunk, sky_task *task, void *context)
+/* A step over n_items that do not touch each other's results, on the threads of the run where it is work enough. */
+static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, int chunk, sky_task *task, void *context)
 {
-    if (plan->n_threads > 1 && n_items > chunk)
+    if (plan->n_threads > 1 && n_items > chunk && multiply_adds >= plan->shared_work)
         sky_pool_run(plan->pool, plan->n_threads, n_items, chunk, task, context);
     else
         task(context, 0, 0, n_items);
@@ -113,7 +113,7 @@ static void linear(const sky_plan *plan, const sky_linear *w, int m, const float
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
     product_step step = {kernels, {m, w->n, w->k, a, lda, w->panels, w->bias, residual, ldc, c, ldc, epilogue}};
-    share(plan, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
+    share(plan, (int64_t)m * w->n * w->k, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
 }
 
 typedef struct {
@@ -137,7 +137,8 @@ static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *b
 {
     norm_step step = {&plan->model->kernels,
                       {rows, plan->model->params.d_model, x, plan->stride, w->weight, bias, eps, y, plan->stride}};
-    share(plan, rows, chunk_of(plan, rows), norm_rows, &step);
+    const int64_t passes = 4; /* over a row, which take about as long as products of so many columns */
+    share(plan, passes * rows * plan->model->params.d_model, rows, chunk_of(plan, rows), norm_rows, &step);
 }
 
 /* Attention of every sequence and head. q [queries of the batch, d]: sequence s asks query_offsets[s] to query_offsets[s + 1];
@@ -189,7 +190,10 @@ static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const 
                    int ldq, const int32_t *query_offsets, float *mixed)
 {
     attention_step step = {plan, b, n_heads, rope, window, q, ldq, query_offsets, mixed};
-    share(plan, b->n_sequences * n_heads, 1, attend_heads, &step);
+    int64_t pairs = 0;
+    for (int s = 0; s < b->n_sequences; s++)
+        pairs += (int64_t)(query_offsets[s + 1] - query_offsets[s]) * (b->token_offsets[s + 1] - b->token_offsets[s]);
+    share(plan, 2 * pairs * plan->model->params.d_model, b->n_sequences * n_heads, 1, attend_heads, &step);
 }
 
 /* ---- encoder ---- */

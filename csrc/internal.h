@@ -84,6 +84,9 @@ struct sky_model {
 
 typedef struct sky_pool sky_pool;
 
+/* Multiply-adds from which a step is shared: some 100 microseconds of one core, several times what waking another takes. */
+enum { SKY_SHARED_WORK = 4 << 20 };
+
 /* Items [begin, end) of a step, on thread 0 (the caller) to n_threads - 1. */
 typedef void sky_task(void *context, int thread, int begin, int end);
 
@@ -115,6 +118,7 @@ struct sky_plan {
     sky_pool *pool; /* NULL where limits.n_threads is 1 */
     int most_threads; /* that the next runs may use */
     int n_threads;    /* of the run */
+    int64_t shared_work; /* multiply-adds from which a step is shared: SKY_SHARED_WORK, but in tests */
 
     void *arena;
     size_t arena_bytes;

@@ -67,6 +67,7 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     }
     lay_out(plan, plan->arena);
     plan->most_threads = plan->n_threads = limits->n_threads;
+    plan->shared_work = SKY_SHARED_WORK;
     if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1))) {
         snprintf(plan->error, sizeof plan->error, "out of memory");
         return SKY_ERR_MEMORY;
