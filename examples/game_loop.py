@@ -1,17 +1,16 @@
 """A compiled question set in one's own loop: a model flies a drone for a minute, deciding everything in every frame.
 
-python examples/game_loop.py [MODEL]
+python examples/game_loop.py [MODEL]        (default: s1-pico)
 """
 
 import gc
 import sys
 import time
-from pathlib import Path
 
 import skyinfer
 from skyinfer.games.flappy import FRAMES_PER_SECOND, QUESTIONS, Flappy
 
-model = skyinfer.load(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("painted"))
+model = skyinfer.load(sys.argv[1] if len(sys.argv) > 1 else None)
 compiled = model.compile(QUESTIONS)  # tokenized once; keep one for each thread
 options = dict(zip(compiled.ids, zip(compiled.offsets, compiled.offsets[1:], strict=False), strict=False))
 action, danger = slice(*options["action"]), options["danger"][0] + 1  # of danger's (false, true) the second

@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("request", metavar="REQUEST.json", help="a request in UTF-8, or - to read it from stdin")
     sub.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"a GGUF file or checkpoint directory (default: the environment variable {MODEL_VARIABLE})",
+        help=f"a GGUF file or checkpoint directory (default: the environment variable {MODEL_VARIABLE}, or s1-pico)",
     )  # fmt: skip
     sub.add_argument("--timing", action="store_true", help="add micros, the microseconds that the (first) call took")
     sub.add_argument(
@@ -183,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("play", _play, "Watch a model fly a drone through walls, or fly it yourself.")
     sub.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"as for decide (default: the environment variable {MODEL_VARIABLE}, or the model that comes along)",
+        help="as for decide",
     )  # fmt: skip
     sub.add_argument("--pilot", choices=("model", "teacher", "random"), default="model", help="default: model")
     sub.add_argument("--difficulty", choices=("easy", "normal", "hard"), default="hard", help="default: hard")
@@ -234,13 +234,6 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 
 def _decide(arguments: argparse.Namespace) -> None:
-    parser: argparse.ArgumentParser = arguments.parser
-    model_path = arguments.model or os.environ.get(MODEL_VARIABLE)
-    if not model_path:
-        parser.error(
-            f"no model: give one with -m or in the environment variable {MODEL_VARIABLE}. A Laya checkpoint directory "
-            f"will do, and so will a GGUF file that `skyinfer convert CHECKPOINT_DIR -o OUT.gguf` writes"
-        )
     # faults of the request are told before a large model is loaded
     name = "standard input" if arguments.request == "-" else arguments.request
     from .schema import parse_request
@@ -253,12 +246,17 @@ def _decide(arguments: argparse.Namespace) -> None:
 
     from . import load
 
-    model = load(model_path, temperature_clamp=arguments.temperature_clamp)
+    model = load(_model_path(arguments), temperature_clamp=arguments.temperature_clamp)
     try:
         response = model.decide(body["state"], body["questions"], timing=arguments.timing)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
     put_json(response)
+
+
+def _model_path(arguments: argparse.Namespace) -> str | None:
+    """What -m or the environment names; None for the model that comes with skyinfer."""
+    return arguments.model or os.environ.get(MODEL_VARIABLE) or None
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
@@ -332,7 +330,7 @@ def _play(arguments: argparse.Namespace) -> None:
     if arguments.pilot == "model":
         from . import load
 
-        model = load(arguments.model or os.environ.get(MODEL_VARIABLE) or play.default_model())
+        model = load(_model_path(arguments))
         model_name = printable(model.name)
     if terminal is None:
         frames = max(1, round((seconds or _HEADLESS_SECONDS) * FRAMES_PER_SECOND))

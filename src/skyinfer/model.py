@@ -28,9 +28,12 @@ ISA_VARIABLE = "SKYINFER_ISA"
 # Holds the tables of small models. A much larger one would be read from memory for every token, for little.
 TOKEN_TABLE_BYTES = 16 << 20
 
+# s1-pico (docs/s1-pico.md), which comes with the package
+DEFAULT_MODEL = Path(__file__).parent / "models" / "s1-pico.gguf"
+
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     isa: str | None = None,
     threads: int | None = None,
@@ -41,7 +44,7 @@ def load(
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
     Args:
-        path: the file or directory.
+        path: the file or directory. Default: s1-pico, the small model that comes with skyinfer and flies a drone.
         isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
             variable SKYINFER_ISA, or else the strongest that this CPU runs.
         threads: that one call may use. Default: 1 for models under four million parameters, and for larger ones the
@@ -61,7 +64,7 @@ def load(
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
-    with open_source(path) as source:
+    with open_source(DEFAULT_MODEL if path is None else path) as source:
         engine = Engine(
             source,
             isa=chosen_isa(isa),

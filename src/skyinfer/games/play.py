@@ -16,7 +16,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -50,19 +49,6 @@ _KEYS = {
     " ": "thrust", "w": "thrust", "KEY_UP": "thrust", "h": "hand over", "p": "pause", "n": "next", "q": "quit",
     "KEY_ESCAPE": "quit",
 }  # fmt: skip
-
-
-def default_model() -> Path:
-    """The model that comes with skyinfer; in a checkout that has none, the painted one.
-
-    Raises:
-        SkyinferError: neither is there.
-    """
-    package = Path(__file__).parents[1]
-    for path in (package / "models" / "s1-pico.gguf", package.parents[1] / "examples" / "painted"):
-        if path.exists():
-            return path
-    raise SkyinferError("no model came with this skyinfer; give one with -m, or let --pilot teacher fly")
 
 
 # ------------------------------------------------------------------------------------------- flights

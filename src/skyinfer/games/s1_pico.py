@@ -130,7 +130,7 @@ class Recipe:
     """
 
     seed: int = 0
-    rounds: int = 3
+    rounds: int = 2
     states: int = 150_000
     epochs: float = 3.0
     lr: float | None = None

@@ -29,19 +29,6 @@ class Served(NamedTuple):
         return sum(_product(shape) for shape in shapes)
 
 
-def default_model() -> str:
-    """What is served where no model is given.
-
-    Raises:
-        SkyinferError: there is none.
-    """
-    painted = Path("examples", "painted")
-    for root in (Path(__file__).resolve().parents[3], Path()):
-        if (root / painted).is_dir():
-            return str(root / painted)
-    raise SkyinferError("no model: give a GGUF file or a checkpoint directory with -m")
-
-
 class Catalog:
     """The models in the order given; the first one answers where a request names none."""
 
@@ -51,14 +38,14 @@ class Catalog:
 
     @classmethod
     def load(cls, arguments: Sequence[str], *, threads: int | None, temperature_clamp: bool) -> Catalog:
-        """Open the models of `-m [NAME=]PATH`, or the default one.
+        """Open the models of `-m [NAME=]PATH`, or s1-pico, which comes with skyinfer.
 
         Raises:
             SkyinferError, OSError: one cannot be opened, or two have the same name.
         """
         found: dict[str, Served] = {}
-        for argument in arguments or [default_model()]:
-            name, path = _named(argument)
+        given: list[tuple[str, str, str | None]] = [(argument, *_named(argument)) for argument in arguments]
+        for argument, name, path in given or [("s1-pico", "", None)]:
             start = time.perf_counter()
             model = load(path, threads=threads, temperature_clamp=temperature_clamp, grow=True)
             one = Served(name or model.name, model, time.perf_counter() - start)

@@ -1,0 +1,63 @@
+"""The model that comes with skyinfer: its sizes, and that it does what its card says, on games that it never saw."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import skyinfer
+from skyinfer.games.flappy import FRAMES_PER_SECOND, QUESTIONS, Flappy
+from skyinfer.games.pilots import RandomPilot, RememberingPilot, TeacherPilot, disturbed, fly
+from skyinfer.model import DEFAULT_MODEL
+
+CARD = Path(__file__).parents[1] / "docs" / "s1-pico.md"
+
+
+@pytest.fixture(scope="module")
+def s1_pico() -> skyinfer.Model:
+    return skyinfer.load()
+
+
+def test_its_sizes(s1_pico: skyinfer.Model) -> None:
+    assert s1_pico.name == "s1-pico"
+    assert DEFAULT_MODEL.stat().st_size < 1_000_000
+    parameters = sum(map(math.prod, s1_pico.config.expected_tensors().values()))
+    assert parameters <= 400_000
+    assert f"{parameters:,} parameters" in CARD.read_text("utf-8")
+    assert (s1_pico.config.max_tokens, s1_pico.config.max_head_tokens) == (256, 96)
+
+
+def test_it_flies_at_the_hardest_setting(s1_pico: skyinfer.Model) -> None:
+    memory: dict[str, bool] = {}
+    for seed in range(900, 903):
+        minute = fly(RememberingPilot(s1_pico, memory), Flappy(seed, "hard"), 60 * FRAMES_PER_SECOND)
+        assert minute.survived
+        assert minute.gaps > 50
+        assert fly(RandomPilot(seed), Flappy(seed, "hard"), 60 * FRAMES_PER_SECOND).frames < 60 * FRAMES_PER_SECOND / 20
+
+
+def test_it_knows_danger_and_margin(s1_pico: skyinfer.Model) -> None:
+    """Against the rules themselves: half a second of gliding on a copy of the game, and the room above and below."""
+    compiled = s1_pico.compile(QUESTIONS)
+    places = dict(zip(compiled.ids, compiled.offsets, strict=False))
+    dangers: dict[bool, list[float]] = {False: [], True: []}
+    margins = []
+    rng = random.Random(910)
+    for seed in range(910, 930):
+        for number, game in enumerate(disturbed(TeacherPilot(), Flappy(seed, "hard"), rng)):
+            if number % 7 or number > 1000:
+                continue
+            p = compiled.step(game.state_text())
+            ahead = game.copy()
+            while ahead.alive and ahead.frame < game.frame + FRAMES_PER_SECOND // 2:
+                ahead.step(False)
+            dangers[not ahead.alive].append(float(p[places["danger"] + 1]))
+            margins.append(int(np.argmax(p[places["margin"] :])) == game.margin())
+    assert min(map(len, dangers.values())) > 50
+    ranks = [yes > no for yes in dangers[True] for no in dangers[False]]
+    assert np.mean(ranks) >= 0.97
+    assert np.mean(margins) >= 0.95
