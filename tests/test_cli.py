@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -281,12 +282,26 @@ def test_a_reader_that_left_is_not_complained_about(model: Path, arguments: list
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("asked", [["info"], ["--help"], ["--version"], ["decide", "--help"]])
+def test_a_full_disk_is_one_line(asked: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        result = process("info", stdout=full)
+        result = process(*asked, stdout=full)
     assert result.returncode == 1
     assert result.stderr.startswith(b"skyinfer: standard output: ")
     assert result.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+def test_an_endless_request_can_be_interrupted() -> None:
+    with open("/dev/zero", "rb") as endless:
+        command = [sys.executable, "-m", "skyinfer", "decide", "-"]
+        reading = subprocess.Popen(command, stdin=endless, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1.0)
+        reading.send_signal(signal.SIGINT)
+        try:
+            assert reading.wait(20) == 130 or reading.returncode == 1  # or it was told that the request is too long
+        finally:
+            reading.kill()
 
 
 def test_other_warnings_keep_their_form(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_run_tokens_is_step_without_text(model: skyinfer.Model) -> None:
     with pytest.raises(ValueError, match="vocabulary"):
         compiled.run_tokens([1 << 30])
     for outside in (-1, 1 << 31, -(1 << 40)):
-        with pytest.raises(ValueError, match="vocabulary"):
+        with pytest.raises(ValueError, match=f"token id {outside} is not in the vocabulary"):
             compiled.run_tokens([outside])
     with pytest.raises(TypeError):
         compiled.run_tokens([5.9])  # type: ignore[list-item]
@@ -225,6 +225,11 @@ def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:
 
 
 def test_a_faulty_state_among_many_is_named(model: skyinfer.Model) -> None:
+    states: Any
+    for states in ("ab", b"ab", {"a": 1}):
+        with pytest.raises(RequestError, match="must be a list of states") as caught:
+            model.decide_many(states, QUESTIONS)
+        assert caught.value.loc == ("states",)
     with pytest.raises(RequestError) as caught:
         model.decide_many(["fine", None], QUESTIONS)
     assert caught.value.loc == ("states", 1)

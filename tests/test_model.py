@@ -21,7 +21,7 @@ import pytest
 from checkpoints import read_safetensors, write_safetensors
 
 import skyinfer
-from skyinfer import _core, engine
+from skyinfer import FormatError, _core, engine
 from skyinfer.gguf import GGUFFile
 from skyinfer.model import ISA_VARIABLE
 
@@ -389,3 +389,10 @@ def test_packages_are_imported_when_they_are_used(checkpoint: Path, tmp_path: Pa
         file = skyinfer.convert(checkpoint, tmp_path / "model.gguf", outtype="f16")
     code = f"import skyinfer; skyinfer.load({str(file)!r}).decide('x', {{'q': {QUESTIONS['b']!r}}})"
     assert imported(code) & {"gguf", "safetensors"} == set()
+
+
+def test_paths_of_every_kind(checkpoint: Path) -> None:
+    assert load(os.fsencode(checkpoint)).name == load(checkpoint).name  # type: ignore[arg-type]
+    for path in ("\ud800", "a\0b", "", b""):
+        with pytest.raises(FormatError, match="the path"):
+            skyinfer.load(path)  # type: ignore[arg-type]

@@ -361,6 +361,7 @@ def test_a_session_from_start_to_quit() -> None:
         opened.resize(50, 10)
         opened.until(b"76 x 14 needed")
         opened.resize(80, 24)
+        os.write(opened.master, b"\xff\xe9")  # keys of another coding
         opened.type("n")
         opened.until(b"seed 1 ")
         opened.type("q")

@@ -127,11 +127,11 @@ cdef class CoreModel:
 
 
 cdef int32_t _as_token(object number) except? -1:
-    """A whole number as a token id; -1, which no vocabulary has, for one that is out of every range."""
+    """A whole number as a token id."""
     try:
         return <int32_t>PyNumber_Index(number)
     except OverflowError:
-        return -1
+        raise ValueError(f"token id {number} is not in the vocabulary") from None
 
 
 cdef void _record(void *context, const char *name, const float *data, int rows, int cols, int stride) noexcept with gil:

@@ -120,8 +120,18 @@ def _fail(message: str) -> int:
     return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse's, which takes a help text that could not be written for written."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        stream = sys.stderr if file is None else file
+        if message and stream is not None:
+            with faults_named("standard output"):
+                stream.write(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="skyinfer",
         description="System One decision models on a CPU: state and typed questions in, calibrated probabilities out.",
         allow_abbrev=False,
@@ -403,6 +413,26 @@ _FOREIGN_MARKS = (
 )
 
 
+# A request is read whole, so an endless stream would take all memory there is.
+_LONGEST_REQUEST = 1 << 30
+
+
+def _read_stdin() -> bytes:
+    """All of standard input, piece by piece: one read of all would not let Ctrl-C through before its end.
+
+    Raises:
+        RequestError: it does not end.
+    """
+    pieces: list[bytes] = []
+    n_bytes = 0
+    while piece := sys.stdin.buffer.read(1 << 20):
+        pieces.append(piece)
+        n_bytes += len(piece)
+        if n_bytes > _LONGEST_REQUEST:
+            raise RequestError((), f"is longer than {_LONGEST_REQUEST >> 20} MB")
+    return b"".join(pieces)
+
+
 def _read_request(path: str) -> Any:
     """A JSON document, as Python's json module reads it: of a repeated key the last one counts, and NaN is a number.
 
@@ -418,7 +448,7 @@ def _read_request(path: str) -> Any:
         raise RequestError((), "is closed")
     else:
         with faults_named("standard input"):
-            data = sys.stdin.buffer.read()
+            data = _read_stdin()
     for mark, name in _FOREIGN_MARKS:
         if data.startswith(mark):
             raise RequestError((), f"begins with {name}; save it as UTF-8 without one")

@@ -9,7 +9,7 @@ import marshal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -86,9 +86,12 @@ class CompiledQuestions:
         """Answers about each state, in order: bit by bit those of one call for each, in fewer forward passes.
 
         Raises:
-            RequestError: as a call; its path then begins with "states" and the number of the faulty one.
+            RequestError: as a call; its path then begins with "states" and the number of the faulty one. Or they are no
+                list, but a text or an object.
             FormatError: as a call.
         """
+        if isinstance(states, (str, bytes, Mapping)):
+            raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
         read = [self._read(number, state) for number, state in enumerate(states)]
         rows = iter(self._engine.run([work for tokens in read for work in self.work(tokens)]))
         n = len(self._heads)

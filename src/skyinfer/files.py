@@ -26,13 +26,17 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """`path` as a `Path`, which would take an empty one for the current directory.
 
     Raises:
-        FormatError: the path is empty or holds a NUL character.
+        FormatError: the path is empty, or holds a NUL character or what no file system can write.
     """
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if not text:
         raise FormatError(f"{text!r}: the path is empty; name a file")
     if "\0" in text:
         raise FormatError(f"{short_repr(text)}: the path holds a NUL character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise FormatError(f"{short_repr(text)}: the path holds a lone surrogate") from error
     return Path(text)
 
 

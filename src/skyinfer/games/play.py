@@ -353,7 +353,14 @@ class Show:
             gc.collect(0)  # there is time, and drawing may have made a few cycles
         while True:
             left = due - time.perf_counter()
-            key = self._terminal.inkey(timeout=max(0.0, left), esc_delay=0)
+            try:
+                key = self._terminal.inkey(timeout=max(0.0, left), esc_delay=0)
+            except UnicodeDecodeError:  # a byte that is no text, of a paste or a keyboard of another coding
+                # blessed keeps it, and would fail at every key from here on
+                decoder = getattr(self._terminal, "_keyboard_decoder", None)
+                if decoder is not None:
+                    decoder.reset()
+                continue
             meaning = _KEYS.get(key.name or str(key).lower())
             if not key and left <= 0:
                 return found
