@@ -5,9 +5,11 @@ What needs torch is in test_training.py.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,7 @@ from skyinfer.train.sizes import SIZES
 from skyinfer.train.vocabulary import LEAST_SIZE, learn_tokenizer, tokenizer_config
 from skyinfer.train.writing import check_place
 
+ROOT = Path(__file__).parents[1]
 QUESTIONS: dict[str, Any] = {
     "act": {"type": "choice", "instructions": "What now?", "criteria": {"go": "drive on", "stop": "brake"}},
     "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "normal", "fast"]},
@@ -497,10 +500,11 @@ def test_a_report_can_be_read() -> None:
     assert json.loads(report.as_json())["questions"]["safe\x1b[2J"]["auc"] == 1.0
 
 
-def test_without_torch_the_error_names_the_extra() -> None:
-    code = """
+@pytest.mark.parametrize("missing", ["torch", "safetensors", "safetensors.numpy"])
+def test_without_what_training_needs_the_error_names_the_extra(missing: str) -> None:
+    code = f"""
 import sys
-sys.modules["torch"] = None
+sys.modules[{missing!r}] = None
 import skyinfer.train
 assert skyinfer.train.Report and skyinfer.train.SIZES and "numpy" in sys.modules
 try:
@@ -514,4 +518,22 @@ raise SystemExit(main(["train", "rows.jsonl", "-o", "out"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert result.returncode == 1, result.stderr
-    assert result.stderr.decode().splitlines() == ["skyinfer: training needs torch: pip install 'skyinfer[train]'"]
+    needs = "skyinfer: training needs torch and safetensors: pip install 'skyinfer[train]'"
+    assert result.stderr.decode().splitlines() == [needs]
+
+
+def test_the_extra_brings_what_training_imports() -> None:
+    """Of the packages of others: those of skyinfer itself, and of its extra `train`."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    listed = re.findall(r"^dependencies = \[(.*?)\]$|^train = \[(.*?)\]$", project, re.M | re.S)
+    brought = set(re.findall(r'"([a-z0-9-]+)', " ".join(map("".join, listed))))
+    imported = set()
+    for file in (ROOT / "src" / "skyinfer" / "train").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).split(".")[0])
+    # a report without matplotlib has no plot
+    assert imported - sys.stdlib_module_names - {"matplotlib"} == {"numpy", "tokenizers", "safetensors", "torch"}
+    assert {"numpy", "tokenizers", "safetensors", "torch"} <= brought

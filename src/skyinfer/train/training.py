@@ -49,9 +49,11 @@ from .writing import (
 )
 
 try:
+    # writing.py uses it, after hours of training
+    import safetensors.numpy  # noqa: F401
     import torch
 except ImportError as error:
-    raise ImportError("training needs torch: pip install 'skyinfer[train]'", name="torch") from error
+    raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
 from .fitting import Fit, Plan, run, scores, workers
 from .network import Network, Shape, initial_weights
