@@ -482,6 +482,10 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
             check_place(tmp_path, force=force)
     with pytest.raises(NotADirectoryError):
         check_place(tmp_path / "thesis.tex", force=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "training").write_text("how to run faster")
+    with pytest.raises(NotADirectoryError):
+        check_place(tmp_path / "out", force=True)
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         check_place(tmp_path / "no" / "where", force=True)
 

@@ -29,7 +29,7 @@ import skyinfer
 from skyinfer.cli import main
 from skyinfer.errors import FormatError, SkyinferError
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train import RowsError, fitting, train, train_rows, training
+from skyinfer.train import RowsError, directory, fitting, train, train_rows, training
 from skyinfer.train.encoding import Chunk
 from skyinfer.train.fitting import batch_of, cross_entropy
 from skyinfer.train.network import Network, Shape, initial_weights
@@ -402,6 +402,72 @@ train_rows({str(rows)!r}, {str(out)!r}, **{QUICK!r}, held_out=0.4, progress=kill
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
     train_rows(rows, out, **QUICK, held_out=0.4)
     assert contents(out) == contents(trained[0])
+
+
+def test_two_trainings_do_not_mix(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    """Neither in one process nor of two; the second one is refused before it reads a row or touches anything."""
+    out, refused = tmp_path / "model", 0
+    code = f"""
+from skyinfer.train import train_rows
+train_rows(iter([]), {str(out)!r}, force=True)
+"""
+
+    def never() -> Any:
+        raise AssertionError("read")
+        yield
+
+    def another() -> None:
+        nonlocal refused
+        before = sorted(out.rglob("*"))
+        with pytest.raises(SkyinferError, match=f"^another training is at work in {re.escape(str(out))}$"):
+            train_rows(never(), out, force=True)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert f"another training is at work in {out}" in result.stderr
+        assert sorted(out.rglob("*")) == before
+        refused += 1
+
+    train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(3, another))
+    assert refused == 1
+    assert contents(out) == contents(trained[0])
+    assert not (out / "training").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
+def test_a_lock_of_a_file_that_is_gone_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that ends between another's opening and locking of the file takes the file along."""
+    out, original, calls = tmp_path / "model", directory._lock, 0
+
+    def late(file: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            (out / "training" / "lock").unlink()
+            (out / "training").rmdir()
+        original(file)
+
+    monkeypatch.setattr(directory, "_lock", late)
+    with directory.alone_in(out):
+        assert calls == 2
+        monkeypatch.undo()
+        with pytest.raises(SkyinferError, match="another training"), directory.alone_in(out):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_appears_meanwhile_is_not_replaced(
+    trained: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, original = tmp_path / "model", directory._lock
+
+    def late(file: int) -> None:
+        original(file)
+        shutil.copytree(trained[0], out, dirs_exist_ok=True)
+
+    monkeypatch.setattr(directory, "_lock", late)
+    with pytest.raises(FileExistsError, match="holds a checkpoint already"):
+        train_rows(ROWS, out, **QUICK, seed=1)
+    assert contents(out) == contents(trained[0])
+    assert not (out / "training").exists()
 
 
 @pytest.mark.usefixtures("every_step")

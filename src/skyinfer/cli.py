@@ -279,7 +279,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from .train.rows import RowsError
 
     try:
-        from .train.training import OptionError, snapshot_of, train_rows
+        from .train.directory import snapshot_of
+        from .train.training import OptionError, train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
     with _termination_raised(), Progress(sys.stderr) as progress:

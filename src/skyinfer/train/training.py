@@ -28,6 +28,7 @@ from ..schema import QUESTION_TYPES
 from ..template import PromptTemplate, laya_template
 from .calibration import fit_temperature, measure
 from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
+from .directory import alone_in, snapshot_of
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
 from .rows import Dataset, gather, read_rows
 from .sizes import SIZES
@@ -119,7 +120,8 @@ def train_rows(
         RowsError: rows are faulty; tells all of them, before anything is trained.
         FormatError: `init` or a snapshot is faulty, or the snapshot is of other rows or options.
         FileExistsError: `out` holds a checkpoint, or an unfinished training that is not to be resumed.
-        SkyinferError: there are too few states, or `out` holds files that are no part of a checkpoint.
+        SkyinferError: there are too few states, another training is at work in `out`, or it holds files that are no
+            part of a checkpoint.
         OptionError: an option is out of range (a ValueError).
         OSError: something cannot be read or written.
     """
@@ -132,19 +134,14 @@ def train_rows(
     threads = threads or available_cpus()
     place_of = checked_path(out)
     check_place(place_of, force=force)
-    if isinstance(rows, (str, os.PathLike)):
-        dataset = gather(read_rows(rows), os.fspath(rows))
-    else:
-        dataset = gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), "rows")
-    is_new = not place_of.exists()
-    try:
+    with alone_in(place_of):
+        # again: one that has ended in between has left a checkpoint
+        check_place(place_of, force=force)
+        if isinstance(rows, (str, os.PathLike)):
+            dataset = gather(read_rows(rows), os.fspath(rows))
+        else:
+            dataset = gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), "rows")
         return _Training(dataset, place_of, options, threads, progress or (lambda *_: None)).run(resume, force)
-    finally:
-        # a failure before the first snapshot leaves nothing behind
-        if not snapshot_of(place_of).exists():
-            shutil.rmtree(place_of / SCRATCH, ignore_errors=True)
-            if is_new and not (place_of / AGENT).exists():
-                shutil.rmtree(place_of, ignore_errors=True)
 
 
 def train(
@@ -218,11 +215,6 @@ def _real(name: str, value: Any, above: float, most: float, wanted: str) -> None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (is_number and above < value <= most):
         raise OptionError(f"{name}: expected {wanted}, got {value!r}")
-
-
-def snapshot_of(out: str | os.PathLike[str]) -> Path:
-    """Where an unfinished training in `out` keeps what it has learned."""
-    return Path(out) / SCRATCH / "snapshot.pt"
 
 
 # -------------------------------------------------------------------------------------------- a training
@@ -524,7 +516,7 @@ class _Training:
         plot_reliability(report, self.staged / PLOT_NAME)
         write_json(self.staged / AGENT, agent)
         place(self.staged, self.out)
-        shutil.rmtree(self.out / SCRATCH)
+        snapshot_of(self.out).unlink(missing_ok=True)
         return report
 
 
