@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference import read_safetensors
 
 import skyinfer
 from skyinfer.errors import RequestError, SkyinferError
@@ -35,7 +37,7 @@ from skyinfer.train.report import QuestionReport, Report
 from skyinfer.train.rows import Dataset, gather, read_rows, target_of
 from skyinfer.train.sizes import SIZES
 from skyinfer.train.vocabulary import LEAST_SIZE, learn_tokenizer, tokenizer_config
-from skyinfer.train.writing import check_place
+from skyinfer.train.writing import check_place, write_weights
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS: dict[str, Any] = {
@@ -488,6 +490,23 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
         check_place(tmp_path / "out", force=True)
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         check_place(tmp_path / "no" / "where", force=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such permissions there")
+@pytest.mark.parametrize("umask", [0o022, 0o007])
+def test_weights_are_for_those_that_the_umask_says(tmp_path: Path, umask: int) -> None:
+    pytest.importorskip("safetensors")
+    tensors = {"b": np.arange(6, dtype=np.float16).reshape(2, 3).T, "a": np.ones(5, np.float16)}
+    before = os.umask(umask)
+    try:
+        write_weights(tmp_path / "model.safetensors", tensors)
+    finally:
+        os.umask(before)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o666 & ~umask
+    found = read_safetensors(tmp_path / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], values) for name, values in tensors.items())
 
 
 def test_a_report_can_be_read() -> None:

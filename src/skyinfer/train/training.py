@@ -27,8 +27,8 @@ from ..files import checked_path
 from ..schema import QUESTION_TYPES
 from ..template import PromptTemplate, laya_template
 from .calibration import fit_temperature, measure
-from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
 from .directory import alone_in, snapshot_of
+from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
 from .rows import Dataset, gather, read_rows
 from .sizes import SIZES

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SkyinferError
+from ..whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
 
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
@@ -86,9 +87,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, path, {"format": "pt"})
+    content = save({name: np.ascontiguousarray(values) for name, values in tensors.items()}, {"format": "pt"})
+    # safetensors' own way to a file leaves one that nobody else may read, whatever the umask
+    with WholeFile(path, replace=True).writing() as file:
+        file.write(content)
 
 
 def check_place(out: Path, *, force: bool) -> None:
