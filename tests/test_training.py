@@ -630,7 +630,7 @@ sys.exit(main({command[3:]!r} + sys.argv[1:]))
     assert said == "skyinfer: interrupted; --resume goes on from here\n"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert again.returncode == 1
-    assert "holds an unfinished training; resume goes on with it, force starts over (--resume, --force)" in again.stderr
+    assert "holds an unfinished training; --resume goes on with it, --force starts over" in again.stderr
     resumed = [sys.executable, "-c", code, "--resume"]
     subprocess.run(resumed, capture_output=True, timeout=60, check=True)
     assert contents(out) == contents(trained[0])
@@ -644,10 +644,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert f"{out}: pico, " in captured.out
     assert captured.err == ""
-    assert main([*command, "--json"]) == 1
-    assert "holds a checkpoint already" in capsys.readouterr().err
+    for given in ("--json", "--resume"):
+        assert main([*command, given]) == 1
+        assert capsys.readouterr().err == f"skyinfer: {out}: holds a checkpoint already; --force replaces it\n"
     assert main([*command, "--json", "--force", "--seed", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["seed"] == 3
+
+    snapshot = tmp_path / "unfinished" / "training" / "snapshot.pt"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.write_bytes(b"")
+    unfinished = [str(tmp_path / "unfinished") if word == str(out) else word for word in command]
+    assert main([*unfinished, "--resume"]) == 1
+    assert capsys.readouterr().err == f"skyinfer: {snapshot}: not a snapshot of a training; --force starts over\n"
+    assert snapshot.exists()
 
     rows.write_text('{"state": 1}\n' * 30 + json.dumps(ROWS[0]) + "\n", "utf-8")
     assert main(["train", str(rows), "-o", str(tmp_path / "other")]) == 1

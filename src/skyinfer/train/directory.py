@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import SkyinferError
+from ..errors import FormatError, SkyinferError
 from .writing import AGENT, OWN, SCRATCH
 
 if sys.platform == "win32":
@@ -34,6 +34,14 @@ else:
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 # what file systems without locks answer; they are trained on without
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class SnapshotError(FormatError):
+    """A snapshot that cannot be gone on from. `fault`: what is wrong, without the remedy."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; force starts over")
+        self.fault = fault
 
 
 def snapshot_of(out: str | os.PathLike[str]) -> Path:

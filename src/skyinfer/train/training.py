@@ -6,6 +6,7 @@ network.py, calibration.py measures, writing.py writes. This file holds the orde
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -173,6 +174,10 @@ def train(
 
 class OptionError(ValueError):
     """An argument of `train_rows` is out of range."""
+
+
+class UnfinishedError(FileExistsError):
+    """The directory holds an unfinished training, and was to be neither resumed nor forced."""
 
 
 @dataclass(frozen=True)
@@ -426,9 +431,7 @@ class _Training:
                 if not force:
                     raise
         elif not force:
-            import errno
-
-            raise FileExistsError(
+            raise UnfinishedError(
                 errno.EEXIST, "holds an unfinished training; resume goes on with it, force starts over", str(self.out)
             )
         snapshot.unlink()
