@@ -514,7 +514,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SkyinferError, match="one state"):
         train_rows(ROWS[:1], tmp_path / "model")
     with pytest.raises(RowsError, match="options fit"):
-        train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16}))
+        train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16, "head_max_len": 16}))
     monkeypatch.setattr(fitting, "cross_entropy", lambda logits, _: logits.sum() * torch.inf)
     with pytest.raises(FloatingPointError, match="try a lower learning rate"):
         train_rows(ROWS, tmp_path / "model", **QUICK)
@@ -535,6 +535,38 @@ def test_options_out_of_range_are_refused(tmp_path: Path, option: str, value: An
         changes["vocab_size"] = 400
     with pytest.raises(OptionError, match="vocab_size" if option == "init" else option):
         train_rows(ROWS, tmp_path / "model", **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 1e30}, "epochs: expected more than 0 and at most 1000000, got 1e+30"),
+        ({"head_max_len": 5000}, "head_max_len: expected at most max_len, which is 256, got 5000"),
+        ({"head_max_len": 257}, "head_max_len: expected at most max_len, which is 256, got 257"),
+        ({"head_max_len": 65, "max_len": 64}, "head_max_len: expected at most max_len, which is 64, got 65"),
+        (
+            {"head_max_len": 65, "max_len": 64, "init": "."},
+            "head_max_len: expected at most max_len, which is 64, got 65",
+        ),
+        ({"head_max_len": 513, "size": "nano"}, "head_max_len: expected at most max_len, which is 512, got 513"),
+    ],
+)
+def test_a_limit_is_told_before_a_row_is_read(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        train_rows(tmp_path / "missing.jsonl", tmp_path / "model", **options)
+    assert str(refused.value) == message
+
+
+def test_a_head_longer_than_the_checkpoint_reads_is_refused(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="head_max_len: expected at most max_len, which is 96, got 97"):
+        train_rows(ROWS, tmp_path / "more", init=trained[0], head_max_len=97)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["out", "init"])
+def test_an_empty_path_of_a_directory_asks_for_one(tmp_path: Path, option: str) -> None:
+    with pytest.raises(FormatError, match=r"^'': the path is empty; name a directory$"):
+        train_rows(ROWS, **({"out": tmp_path / "model"} | {option: ""}))
 
 
 def test_a_teachers_bad_answers_are_told_at_once(tmp_path: Path) -> None:

@@ -128,12 +128,12 @@ def train_rows(
     """
     options = _Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
-        None if init is None else checked_path(init),
+        None if init is None else checked_path(init, "a directory"),
     )  # fmt: skip
     options.check()
     _whole("threads", threads, 1, 256)
     threads = threads or available_cpus()
-    place_of = checked_path(out)
+    place_of = checked_path(out, "a directory")
     check_place(place_of, force=force)
     with alone_in(place_of):
         # again: one that has ended in between has left a checkpoint
@@ -203,12 +203,20 @@ class _Options:
         _whole("head_max_len", self.head_max_len, 16, 8192)
         _whole("batch_size", self.batch_size, 1, 1 << 20)
         _whole("seed", self.seed, 0, (1 << 63) - 1)
-        _real("epochs", self.epochs, 0.0, 1e6, "more than 0")
+        _real("epochs", self.epochs, 0.0, 1e6, "more than 0 and at most 1000000")
         _real("lr", self.lr, 0.0, 1.0, "more than 0 and at most 1")
         if self.held_out != 0:
             _real("held_out", self.held_out, 0.0, 0.9, "a fraction from 0 to 0.9")
         if self.init is not None and self.vocab_size is not None:
             raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
+        # of init, whose own length stands for max_len, nothing is known yet
+        if self.init is None or self.max_len is not None:
+            self.check_head(self.max_len or SIZES[self.size].max_len)
+
+    def check_head(self, max_len: int) -> None:
+        """A head that was asked for has to fit; the default one may be cut as in an answer."""
+        if self.head_max_len is not None and self.head_max_len > max_len:
+            raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> None:
@@ -324,6 +332,7 @@ class _Training:
             raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")
         with Checkpoint.open(directory) as checkpoint:
             config = ModelConfig.from_source(checkpoint)
+            self.options.check_head(self.options.max_len or config.max_tokens)
             shape = Shape(
                 config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_head_blocks, config.vocab_size,
                 config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
