@@ -5,9 +5,12 @@ What needs torch is in test_training.py.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
+import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference import read_safetensors
 
 import skyinfer
 from skyinfer.errors import RequestError, SkyinferError
@@ -33,8 +37,9 @@ from skyinfer.train.report import QuestionReport, Report
 from skyinfer.train.rows import Dataset, gather, read_rows, target_of
 from skyinfer.train.sizes import SIZES
 from skyinfer.train.vocabulary import LEAST_SIZE, learn_tokenizer, tokenizer_config
-from skyinfer.train.writing import check_place
+from skyinfer.train.writing import check_place, write_weights
 
+ROOT = Path(__file__).parents[1]
 QUESTIONS: dict[str, Any] = {
     "act": {"type": "choice", "instructions": "What now?", "criteria": {"go": "drive on", "stop": "brake"}},
     "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "normal", "fast"]},
@@ -146,9 +151,10 @@ def test_every_faulty_row_is_told_at_once(tmp_path: Path) -> None:
         (json.dumps(row(answers={"acts": "go"})), "answers.'acts': no question has this id"),
         (json.dumps(row(answers={"act": {"go": 0.7}})), "answers.act: probabilities sum to 0.7"),
         (json.dumps(row(answers={"safe": math.nan})), "answers.safe: nan is not a probability"),
-        (json.dumps(row(weight=0)), "weight: must be a positive number, not 0"),
-        (json.dumps(row(weight=math.inf)), "weight: must be a positive number, not inf"),
-        (json.dumps(row(weight="2")), "weight: must be a positive number, not '2'"),
+        (json.dumps(row(weight=0)), "weight: must be a positive number below 1e30, not 0"),
+        (json.dumps(row(weight=math.inf)), "weight: must be a positive number below 1e30, not inf"),
+        (json.dumps(row(weight=1e30)), "weight: must be a positive number below 1e30, not 1e+30"),
+        (json.dumps(row(weight="2")), "weight: must be a positive number below 1e30, not '2'"),
         (json.dumps(row(wieght=2)), "unknown field 'wieght'"),
         (good[:-1] + ', "state": "again"}', "an object has the key 'state' twice"),
         (good.replace('"go": "drive on"', '"go": "a", "go": "b"'), "an object has the key 'go' twice"),
@@ -479,8 +485,29 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
             check_place(tmp_path, force=force)
     with pytest.raises(NotADirectoryError):
         check_place(tmp_path / "thesis.tex", force=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "training").write_text("how to run faster")
+    with pytest.raises(NotADirectoryError):
+        check_place(tmp_path / "out", force=True)
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         check_place(tmp_path / "no" / "where", force=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such permissions there")
+@pytest.mark.parametrize("umask", [0o022, 0o007])
+def test_weights_are_for_those_that_the_umask_says(tmp_path: Path, umask: int) -> None:
+    pytest.importorskip("safetensors")
+    tensors = {"b": np.arange(6, dtype=np.float16).reshape(2, 3).T, "a": np.ones(5, np.float16)}
+    before = os.umask(umask)
+    try:
+        write_weights(tmp_path / "model.safetensors", tensors)
+    finally:
+        os.umask(before)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o666 & ~umask
+    found = read_safetensors(tmp_path / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], values) for name, values in tensors.items())
 
 
 def test_a_report_can_be_read() -> None:
@@ -497,10 +524,11 @@ def test_a_report_can_be_read() -> None:
     assert json.loads(report.as_json())["questions"]["safe\x1b[2J"]["auc"] == 1.0
 
 
-def test_without_torch_the_error_names_the_extra() -> None:
-    code = """
+@pytest.mark.parametrize("missing", ["torch", "safetensors", "safetensors.numpy"])
+def test_without_what_training_needs_the_error_names_the_extra(missing: str) -> None:
+    code = f"""
 import sys
-sys.modules["torch"] = None
+sys.modules[{missing!r}] = None
 import skyinfer.train
 assert skyinfer.train.Report and skyinfer.train.SIZES and "numpy" in sys.modules
 try:
@@ -514,4 +542,22 @@ raise SystemExit(main(["train", "rows.jsonl", "-o", "out"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert result.returncode == 1, result.stderr
-    assert result.stderr.decode().splitlines() == ["skyinfer: training needs torch: pip install 'skyinfer[train]'"]
+    needs = "skyinfer: training needs torch and safetensors: pip install 'skyinfer[train]'"
+    assert result.stderr.decode().splitlines() == [needs]
+
+
+def test_the_extra_brings_what_training_imports() -> None:
+    """Of the packages of others: those of skyinfer itself, and of its extra `train`."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    listed = re.findall(r"^dependencies = \[(.*?)\]$|^train = \[(.*?)\]$", project, re.M | re.S)
+    brought = set(re.findall(r'"([a-z0-9-]+)', " ".join(map("".join, listed))))
+    imported = set()
+    for file in (ROOT / "src" / "skyinfer" / "train").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).split(".")[0])
+    # a report without matplotlib has no plot
+    assert imported - sys.stdlib_module_names - {"matplotlib"} == {"numpy", "tokenizers", "safetensors", "torch"}
+    assert {"numpy", "tokenizers", "safetensors", "torch"} <= brought

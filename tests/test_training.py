@@ -29,7 +29,7 @@ import skyinfer
 from skyinfer.cli import main
 from skyinfer.errors import FormatError, SkyinferError
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train import RowsError, fitting, train, train_rows, training
+from skyinfer.train import RowsError, directory, fitting, train, train_rows, training
 from skyinfer.train.encoding import Chunk
 from skyinfer.train.fitting import batch_of, cross_entropy
 from skyinfer.train.network import Network, Shape, initial_weights
@@ -404,6 +404,72 @@ train_rows({str(rows)!r}, {str(out)!r}, **{QUICK!r}, held_out=0.4, progress=kill
     assert contents(out) == contents(trained[0])
 
 
+def test_two_trainings_do_not_mix(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    """Neither in one process nor of two; the second one is refused before it reads a row or touches anything."""
+    out, refused = tmp_path / "model", 0
+    code = f"""
+from skyinfer.train import train_rows
+train_rows(iter([]), {str(out)!r}, force=True)
+"""
+
+    def never() -> Any:
+        raise AssertionError("read")
+        yield
+
+    def another() -> None:
+        nonlocal refused
+        before = sorted(out.rglob("*"))
+        with pytest.raises(SkyinferError, match=f"^another training is at work in {re.escape(str(out))}$"):
+            train_rows(never(), out, force=True)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert f"another training is at work in {out}" in result.stderr
+        assert sorted(out.rglob("*")) == before
+        refused += 1
+
+    train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(3, another))
+    assert refused == 1
+    assert contents(out) == contents(trained[0])
+    assert not (out / "training").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
+def test_a_lock_of_a_file_that_is_gone_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that ends between another's opening and locking of the file takes the file along."""
+    out, original, calls = tmp_path / "model", directory._lock, 0
+
+    def late(file: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            (out / "training" / "lock").unlink()
+            (out / "training").rmdir()
+        original(file)
+
+    monkeypatch.setattr(directory, "_lock", late)
+    with directory.alone_in(out):
+        assert calls == 2
+        monkeypatch.undo()
+        with pytest.raises(SkyinferError, match="another training"), directory.alone_in(out):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_appears_meanwhile_is_not_replaced(
+    trained: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, original = tmp_path / "model", directory._lock
+
+    def late(file: int) -> None:
+        original(file)
+        shutil.copytree(trained[0], out, dirs_exist_ok=True)
+
+    monkeypatch.setattr(directory, "_lock", late)
+    with pytest.raises(FileExistsError, match="holds a checkpoint already"):
+        train_rows(ROWS, out, **QUICK, seed=1)
+    assert contents(out) == contents(trained[0])
+    assert not (out / "training").exists()
+
+
 @pytest.mark.usefixtures("every_step")
 def test_an_unfinished_training_is_not_lost_by_mistake(tmp_path: Path) -> None:
     out = tmp_path / "model"
@@ -448,7 +514,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SkyinferError, match="one state"):
         train_rows(ROWS[:1], tmp_path / "model")
     with pytest.raises(RowsError, match="options fit"):
-        train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16}))
+        train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16, "head_max_len": 16}))
     monkeypatch.setattr(fitting, "cross_entropy", lambda logits, _: logits.sum() * torch.inf)
     with pytest.raises(FloatingPointError, match="try a lower learning rate"):
         train_rows(ROWS, tmp_path / "model", **QUICK)
@@ -469,6 +535,38 @@ def test_options_out_of_range_are_refused(tmp_path: Path, option: str, value: An
         changes["vocab_size"] = 400
     with pytest.raises(OptionError, match="vocab_size" if option == "init" else option):
         train_rows(ROWS, tmp_path / "model", **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 1e30}, "epochs: expected more than 0 and at most 1000000, got 1e+30"),
+        ({"head_max_len": 5000}, "head_max_len: expected at most max_len, which is 256, got 5000"),
+        ({"head_max_len": 257}, "head_max_len: expected at most max_len, which is 256, got 257"),
+        ({"head_max_len": 65, "max_len": 64}, "head_max_len: expected at most max_len, which is 64, got 65"),
+        (
+            {"head_max_len": 65, "max_len": 64, "init": "."},
+            "head_max_len: expected at most max_len, which is 64, got 65",
+        ),
+        ({"head_max_len": 513, "size": "nano"}, "head_max_len: expected at most max_len, which is 512, got 513"),
+    ],
+)
+def test_a_limit_is_told_before_a_row_is_read(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        train_rows(tmp_path / "missing.jsonl", tmp_path / "model", **options)
+    assert str(refused.value) == message
+
+
+def test_a_head_longer_than_the_checkpoint_reads_is_refused(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="head_max_len: expected at most max_len, which is 96, got 97"):
+        train_rows(ROWS, tmp_path / "more", init=trained[0], head_max_len=97)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["out", "init"])
+def test_an_empty_path_of_a_directory_asks_for_one(tmp_path: Path, option: str) -> None:
+    with pytest.raises(FormatError, match=r"^'': the path is empty; name a directory$"):
+        train_rows(ROWS, **({"out": tmp_path / "model"} | {option: ""}))
 
 
 def test_a_teachers_bad_answers_are_told_at_once(tmp_path: Path) -> None:
@@ -564,7 +662,7 @@ sys.exit(main({command[3:]!r} + sys.argv[1:]))
     assert said == "skyinfer: interrupted; --resume goes on from here\n"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert again.returncode == 1
-    assert "holds an unfinished training; resume goes on with it, force starts over (--resume, --force)" in again.stderr
+    assert "holds an unfinished training; --resume goes on with it, --force starts over" in again.stderr
     resumed = [sys.executable, "-c", code, "--resume"]
     subprocess.run(resumed, capture_output=True, timeout=60, check=True)
     assert contents(out) == contents(trained[0])
@@ -578,10 +676,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert f"{out}: pico, " in captured.out
     assert captured.err == ""
-    assert main([*command, "--json"]) == 1
-    assert "holds a checkpoint already" in capsys.readouterr().err
+    for given in ("--json", "--resume"):
+        assert main([*command, given]) == 1
+        assert capsys.readouterr().err == f"skyinfer: {out}: holds a checkpoint already; --force replaces it\n"
     assert main([*command, "--json", "--force", "--seed", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["seed"] == 3
+
+    snapshot = tmp_path / "unfinished" / "training" / "snapshot.pt"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.write_bytes(b"")
+    unfinished = [str(tmp_path / "unfinished") if word == str(out) else word for word in command]
+    assert main([*unfinished, "--resume"]) == 1
+    assert capsys.readouterr().err == f"skyinfer: {snapshot}: not a snapshot of a training; --force starts over\n"
+    assert snapshot.exists()
 
     rows.write_text('{"state": 1}\n' * 30 + json.dumps(ROWS[0]) + "\n", "utf-8")
     assert main(["train", str(rows), "-o", str(tmp_path / "other")]) == 1

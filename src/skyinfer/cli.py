@@ -289,7 +289,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from .train.rows import RowsError
 
     try:
-        from .train.training import OptionError, snapshot_of, train_rows
+        from .train.directory import SnapshotError, snapshot_of
+        from .train.training import OptionError, UnfinishedError, train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
     with _termination_raised(), Progress(sys.stderr) as progress:
@@ -304,8 +305,15 @@ def _train(arguments: argparse.Namespace) -> None:
             for line in error.lines():
                 say(line)
             raise SkyinferError(error.summary) from error
+        # the library names its arguments, the command its options
+        except SnapshotError as error:
+            raise SkyinferError(f"{error.fault}; --force starts over") from error
+        except UnfinishedError as error:
+            message = "holds an unfinished training; --resume goes on with it, --force starts over"
+            raise FileExistsError(error.errno, message, error.filename) from None
         except FileExistsError as error:
-            raise FileExistsError(error.errno, f"{error.strerror} (--resume, --force)", error.filename) from None
+            message = "holds a checkpoint already; --force replaces it"
+            raise FileExistsError(error.errno, message, error.filename) from None
         except OptionError as error:
             arguments.parser.error(str(error))
         except FloatingPointError as error:

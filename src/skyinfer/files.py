@@ -22,15 +22,15 @@ _MAX_BYTES = 256 << 20
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """`path` as a `Path`, which would take an empty one for the current directory.
+def checked_path(path: str | os.PathLike[str], wanted: str = "a file") -> Path:
+    """`path` as a `Path`, which would take an empty one for the current directory. `wanted`: what it should name.
 
     Raises:
         FormatError: the path is empty, or holds a NUL character or what no file system can write.
     """
     text = os.fsdecode(path)
     if not text:
-        raise FormatError(f"{text!r}: the path is empty; name a file")
+        raise FormatError(f"{text!r}: the path is empty; name {wanted}")
     if "\0" in text:
         raise FormatError(f"{short_repr(text)}: the path holds a NUL character")
     try:

@@ -5,8 +5,8 @@
     report = train_rows("rows.jsonl", "my-model", size="pico")
     print(report)
 
-Needs torch (`pip install 'skyinfer[train]'`), which is imported with `train` or `train_rows`; reading rows and the
-numbers of a report do without.
+Needs torch and safetensors (`pip install 'skyinfer[train]'`), which are imported with `train` or `train_rows`; reading
+rows and the numbers of a report do without.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from ..errors import FormatError
 from ..whole_file import WholeFile
+from .directory import SnapshotError
 from .encoding import Chunk, Encoded
 from .network import Batch, Network
 from .optimizer import Optimizer
@@ -205,14 +206,12 @@ class Fit:
         """Go on where a snapshot was taken.
 
         Raises:
-            FormatError: it is faulty, or of another training.
+            SnapshotError: it is faulty, or of another training.
         """
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
             if content["fingerprint"] != fingerprint:
-                raise FormatError(
-                    f"{path}: holds a training of other rows or options; force starts over, and the same ones go on"
-                )
+                raise SnapshotError(f"{path}: holds a training of other rows or options, which alone go on with it")
             for name, values in content["weights"].items():
                 with torch.no_grad():
                     self.network.weights[name].copy_(values)
@@ -221,7 +220,9 @@ class Fit:
         except (FormatError, OSError):
             raise
         except Exception as error:
-            raise FormatError(f"{path}: not a snapshot of a training ({error}); force starts over") from error
+            # of an empty file torch says nothing
+            reason = f" ({error})" if str(error) else ""
+            raise SnapshotError(f"{path}: not a snapshot of a training{reason}") from error
 
 
 def run(

@@ -379,7 +379,7 @@ def _normalized(p: list[float], loc: tuple[Any, ...]) -> tuple[float, ...]:
 
 def _weight(value: Any) -> float:
     if not _is_number(value) or not 0 < value < 1e30:
-        raise RequestError(("weight",), f"must be a positive number, not {_short(value)}")
+        raise RequestError(("weight",), f"must be a positive number below 1e30, not {_short(value)}")
     return float(value)
 
 

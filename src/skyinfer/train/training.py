@@ -6,6 +6,7 @@ network.py, calibration.py measures, writing.py writes. This file holds the orde
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -27,6 +28,7 @@ from ..files import checked_path
 from ..schema import QUESTION_TYPES
 from ..template import PromptTemplate, laya_template
 from .calibration import fit_temperature, measure
+from .directory import alone_in, snapshot_of
 from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
 from .rows import Dataset, gather, read_rows
@@ -49,9 +51,11 @@ from .writing import (
 )
 
 try:
+    # writing.py uses it, after hours of training
+    import safetensors.numpy  # noqa: F401
     import torch
 except ImportError as error:
-    raise ImportError("training needs torch: pip install 'skyinfer[train]'", name="torch") from error
+    raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
 from .fitting import Fit, Plan, run, scores, workers
 from .network import Network, Shape, initial_weights
@@ -117,32 +121,28 @@ def train_rows(
         RowsError: rows are faulty; tells all of them, before anything is trained.
         FormatError: `init` or a snapshot is faulty, or the snapshot is of other rows or options.
         FileExistsError: `out` holds a checkpoint, or an unfinished training that is not to be resumed.
-        SkyinferError: there are too few states, or `out` holds files that are no part of a checkpoint.
+        SkyinferError: there are too few states, another training is at work in `out`, or it holds files that are no
+            part of a checkpoint.
         OptionError: an option is out of range (a ValueError).
         OSError: something cannot be read or written.
     """
     options = _Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
-        None if init is None else checked_path(init),
+        None if init is None else checked_path(init, "a directory"),
     )  # fmt: skip
     options.check()
     _whole("threads", threads, 1, 256)
     threads = threads or available_cpus()
-    place_of = checked_path(out)
+    place_of = checked_path(out, "a directory")
     check_place(place_of, force=force)
-    if isinstance(rows, (str, os.PathLike)):
-        dataset = gather(read_rows(rows), os.fspath(rows))
-    else:
-        dataset = gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), "rows")
-    is_new = not place_of.exists()
-    try:
+    with alone_in(place_of):
+        # again: one that has ended in between has left a checkpoint
+        check_place(place_of, force=force)
+        if isinstance(rows, (str, os.PathLike)):
+            dataset = gather(read_rows(rows), os.fspath(rows))
+        else:
+            dataset = gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), "rows")
         return _Training(dataset, place_of, options, threads, progress or (lambda *_: None)).run(resume, force)
-    finally:
-        # a failure before the first snapshot leaves nothing behind
-        if not snapshot_of(place_of).exists():
-            shutil.rmtree(place_of / SCRATCH, ignore_errors=True)
-            if is_new and not (place_of / AGENT).exists():
-                shutil.rmtree(place_of, ignore_errors=True)
 
 
 def train(
@@ -176,6 +176,10 @@ class OptionError(ValueError):
     """An argument of `train_rows` is out of range."""
 
 
+class UnfinishedError(FileExistsError):
+    """The directory holds an unfinished training, and was to be neither resumed nor forced."""
+
+
 @dataclass(frozen=True)
 class _Options:
     """The arguments of `train_rows` that results depend on."""
@@ -199,12 +203,20 @@ class _Options:
         _whole("head_max_len", self.head_max_len, 16, 8192)
         _whole("batch_size", self.batch_size, 1, 1 << 20)
         _whole("seed", self.seed, 0, (1 << 63) - 1)
-        _real("epochs", self.epochs, 0.0, 1e6, "more than 0")
+        _real("epochs", self.epochs, 0.0, 1e6, "more than 0 and at most 1000000")
         _real("lr", self.lr, 0.0, 1.0, "more than 0 and at most 1")
         if self.held_out != 0:
             _real("held_out", self.held_out, 0.0, 0.9, "a fraction from 0 to 0.9")
         if self.init is not None and self.vocab_size is not None:
             raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
+        # of init, whose own length stands for max_len, nothing is known yet
+        if self.init is None or self.max_len is not None:
+            self.check_head(self.max_len or SIZES[self.size].max_len)
+
+    def check_head(self, max_len: int) -> None:
+        """A head that was asked for has to fit; the default one may be cut as in an answer."""
+        if self.head_max_len is not None and self.head_max_len > max_len:
+            raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> None:
@@ -216,11 +228,6 @@ def _real(name: str, value: Any, above: float, most: float, wanted: str) -> None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (is_number and above < value <= most):
         raise OptionError(f"{name}: expected {wanted}, got {value!r}")
-
-
-def snapshot_of(out: str | os.PathLike[str]) -> Path:
-    """Where an unfinished training in `out` keeps what it has learned."""
-    return Path(out) / SCRATCH / "snapshot.pt"
 
 
 # -------------------------------------------------------------------------------------------- a training
@@ -325,6 +332,7 @@ class _Training:
             raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")
         with Checkpoint.open(directory) as checkpoint:
             config = ModelConfig.from_source(checkpoint)
+            self.options.check_head(self.options.max_len or config.max_tokens)
             shape = Shape(
                 config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_head_blocks, config.vocab_size,
                 config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
@@ -432,9 +440,7 @@ class _Training:
                 if not force:
                     raise
         elif not force:
-            import errno
-
-            raise FileExistsError(
+            raise UnfinishedError(
                 errno.EEXIST, "holds an unfinished training; resume goes on with it, force starts over", str(self.out)
             )
         snapshot.unlink()
@@ -522,7 +528,7 @@ class _Training:
         plot_reliability(report, self.staged / PLOT_NAME)
         write_json(self.staged / AGENT, agent)
         place(self.staged, self.out)
-        shutil.rmtree(self.out / SCRATCH)
+        snapshot_of(self.out).unlink(missing_ok=True)
         return report
 
 

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import SkyinferError
+from ..whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
 
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
 # what an unfinished training keeps in its output directory
 SCRATCH = "training"
-_OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
+# all that a training writes there
+OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
 
 # The runtime's second head chooses whether to act; no answer reads it, so it is left at no preference.
 ACT_COSTS = {"escalate": 0.5}
@@ -85,9 +87,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, path, {"format": "pt"})
+    content = save({name: np.ascontiguousarray(values) for name, values in tensors.items()}, {"format": "pt"})
+    # safetensors' own way to a file leaves one that nobody else may read, whatever the umask
+    with WholeFile(path, replace=True).writing() as file:
+        file.write(content)
 
 
 def check_place(out: Path, *, force: bool) -> None:
@@ -108,9 +113,11 @@ def check_place(out: Path, *, force: bool) -> None:
     if not out.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "is not a directory; name one to write", str(out))
     standing = {entry.name for entry in out.iterdir()}
-    foreign = sorted(standing - _OWN)
+    foreign = sorted(standing - OWN)
     if foreign:
         raise SkyinferError(f"{out}: holds {foreign[0]!r}, which is no part of a checkpoint; name another directory")
+    if (out / SCRATCH).exists() and not (out / SCRATCH).is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is not a directory", str(out / SCRATCH))
     if standing - {SCRATCH} and not force:
         raise FileExistsError(errno.EEXIST, "holds a checkpoint already; it is replaced only when forced", str(out))
 
