@@ -186,6 +186,9 @@ def test_compressed_bodies(client: Client, coding: str) -> None:
     if coding != "identity":
         broken = client.post(pack(json.dumps(DRONE).encode())[:-9], content_encoding=coding)
         assert broken.status == 422
+        more = client.post(pack(json.dumps(DRONE).encode()) + b"junk", content_encoding=coding)
+        assert more.status == 422
+        assert more.json["detail"][0]["type"] == "encoding_invalid"
         bomb = client.post(pack(b" " * (20 << 20)), content_encoding=coding)
         assert bomb.status == 413
     assert client.post(DRONE, content_encoding="br").status == 415
@@ -569,7 +572,17 @@ def test_limits_are_the_flags() -> None:
     for bad in ["", "  ", "with space", "é"]:
         with pytest.raises(ValueError, match="api-key-env"):
             options("--api-key-env", "K", K=bad)
-    for flags in [("--max-options", "1"), ("--port", "65536"), ("--max-levels", "x"), ("--head-seconds", "nan")]:
+    origins = ["*", "null", "https://pages.example", "http://localhost:3000", "http://[::1]:80", "app://-"]
+    assert options(*[f"--cors={origin}" for origin in origins]).cors == tuple(origins)
+    never = ["x", "", "pages.example", "localhost:3000", "https://", "https://a.example/", "https://A.example"]
+    bad_origins = [("--cors", one) for one in never]
+    for flags in [
+        ("--max-options", "1"),
+        ("--port", "65536"),
+        ("--max-levels", "x"),
+        ("--head-seconds", "nan"),
+        *bad_origins,
+    ]:
         with pytest.raises(SystemExit):
             options(*flags)
 

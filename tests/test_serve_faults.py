@@ -16,6 +16,8 @@ import socket
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +42,7 @@ from serving import (
 )
 
 import skyinfer
-from skyinfer.serve import app, deciding
+from skyinfer.serve import app, deciding, listener
 from skyinfer.serve.openapi import description
 from skyinfer.serve.options import Limits, Options
 
@@ -305,17 +307,40 @@ def test_heads_that_are_too_large_or_none(server: Serving, client: Client) -> No
     for data, status in [
         (b"POST / HTTP/1.1\r\n" + b"x: y\r\n" * 400_000, b"431"),
         (b"GET / HTTP/1.1\r\nx: " + b"y" * (2 << 20), b"431"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 20_000 + b"\r\n", b"431"),  # whole, and perhaps at once
         (b"\x16\x03\x01\x02\x00\x01\x00", b"400"),
+        (b"FOO\r\n\r\n", b"400"),
+        (b"FOO /v1/systemone HTTP/1.1\r\nhost: x\r\n\r\n", b"501"),
+        (b"get /v1/systemone HTTP/1.1\r\nhost: x\r\n\r\n", b"501"),
+        (b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
+        (head(None, "transfer-encoding: gzip, chunked", "connection: close") + b"0\r\n\r\n", b"501"),
+        (head(None, "transfer-encoding: gzip", "transfer-encoding: chunked", "connection: close"), b"501"),
         (b"POST /v1/systemone HTTP/1.1\r\ncontent-length: -1\r\n\r\n", b"400"),
         (b"POST /v1/systemone HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
     ]:
         with contextlib.closing(connect(server.port)) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(data)
-            said = read_all(connection)
-            assert said[:12] == b"HTTP/1.1 " + status or (status == b"431" and said == b"")  # lost with the connection
-            if said:
-                assert json.loads(said.partition(b"\r\n\r\n")[2])["detail"]["message"]
+            said, _, body = read_all(connection).partition(b"\r\n\r\n")
+            line, *headers = said.decode().split("\r\n")
+            assert line == f"HTTP/1.1 {int(status)} {http.HTTPStatus(int(status)).phrase}", data[:100]
+            names = [header.partition(":")[0] for header in headers]
+            assert len(names) == len(set(names))
+            assert {"date", "content-type", "content-length", "x-request-id", "connection"} <= set(names)
+            assert status == b"200" or json.loads(body)["detail"]["message"]
+
+
+def test_what_was_no_request_is_logged() -> None:
+    with Process("-m", str(PAINTED)) as process:
+        with contextlib.closing(connect(process.port)) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            said = read_all(connection).decode()
+        assert process.stop() == 0
+    (line,) = process.requests()
+    assert (line["status"], line["client"]) == (400, "127.0.0.1")
+    assert f"x-request-id: {line['id']}\r\n" in said
 
 
 def test_an_upload_that_is_cut(server: Serving, client: Client) -> None:
@@ -335,6 +360,42 @@ def test_an_early_answer_does_not_cost_the_connection(client: Client) -> None:
     assert client.post(b"x" * (3 << 20)).status == 413
     assert client.post(b"x" * (3 << 20), "/nothing").status == 404
     assert client.post(DRONE).status == 200
+
+
+def test_a_client_that_sends_all_before_it_reads(server: Serving, client: Client) -> None:
+    """Even where the connection ends with the answer, it comes: it is not closed under what is still being sent."""
+    for announced in (True, False):
+        for _ in range(3):
+            data = b" " * 5_000_000 if announced else iter([b" " * 2_000_000] * 3)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(f"{server.address}/v1/systemone", data, timeout=SECONDS)
+            with caught.value as answer:
+                assert answer.code == 413
+                assert answer.headers["connection"] == "close"
+                assert json.load(answer)["detail"]["error_type"] == "request_too_large"
+    for garbage, status in [(b"no\r\n" * 1_000_000, b"400"), (b"GET / HTTP/1.1\r\nx: " + b"y" * 5_000_000, b"431")]:
+        with contextlib.closing(connect(server.port)) as connection:
+            connection.sendall(garbage)
+            assert read_all(connection)[:12] == b"HTTP/1.1 " + status
+
+
+def test_what_is_sent_after_the_answer_is_bounded(monkeypatch: pytest.MonkeyPatch, server: Serving) -> None:
+    monkeypatch.setattr(listener, "_LINGER_SECONDS", 0.3)
+    for n_bytes, pause in [(100 << 20, 0.0), (1 << 40, 0.01)]:
+        with contextlib.closing(connect(server.port)) as connection:
+            connection.sendall(head(n_bytes, "connection: close"))
+            assert connection.recv(100).startswith(b"HTTP/1.1 413")
+            sent, start = 0, time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while sent < 50 << 20 and time.monotonic() - start < 5:
+                    sent += connection.send(b"x" * (1 << 16 if pause == 0 else 1))
+                    time.sleep(pause)
+            assert sent < 50 << 20
+            assert time.monotonic() - start < 5
+    with contextlib.closing(connect(server.port)) as connection:  # nor does one that is silent keep its place
+        connection.sendall(head(2 << 20, "connection: close"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+        until(lambda: server.app.connections == 0, "the connection to be closed", 5)
 
 
 def test_too_many_connections(expected: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@ import hmac
 import re
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping, Sized
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -56,7 +57,7 @@ class Exchange:
 
     __slots__ = (
         "authorization", "body_bytes", "coding", "content_length", "content_type", "extra", "id", "key", "method",
-        "model", "n_states", "n_tokens", "origin", "path", "receive", "scope", "state",
+        "model", "n_hosts", "n_states", "n_tokens", "origin", "path", "receive", "scope", "state", "transfer_coding",
     )  # fmt: skip
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
@@ -70,10 +71,16 @@ class Exchange:
         self.body_bytes = self.n_tokens = 0
         self.n_states: int | None = None
         self.state: Any = None
+        self.n_hosts = 0
+        self.transfer_coding: bytes | None = None  # beside chunked
         for name, value in scope["headers"]:
             field = _HEADERS.get(name)
             if field is not None:
                 setattr(self, field, value)
+            elif name == b"host":
+                self.n_hosts += 1
+            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                self.transfer_coding = value
 
 
 _HEADERS = {
@@ -130,8 +137,7 @@ class Application:
         start = perf_counter()
         exchange = Exchange(scope, receive)
         if exchange.id is None or _SANE_ID.fullmatch(exchange.id) is None:
-            self._n_requests += 1
-            exchange.id = f"{self._id_prefix}-{self._n_requests:x}".encode()
+            exchange.id = self._new_id()
         status = 200
         try:
             body = await self._answer(exchange)
@@ -178,6 +184,10 @@ class Application:
     # ---- before and after a handler
 
     async def _answer(self, exchange: Exchange) -> bytes:
+        if exchange.n_hosts != 1 and (exchange.n_hosts or exchange.scope["http_version"] == "1.1"):
+            raise Refusal(400, "invalid_request_error", "a request of HTTP/1.1 has one Host header")
+        if exchange.transfer_coding is not None:
+            raise Refusal(501, "not_implemented", "chunked is the only Transfer-Encoding known here")
         if exchange.method == "OPTIONS" and self.options.cors and exchange.path in self._routes:
             exchange.extra += _PREFLIGHT
             return b""
@@ -227,14 +237,28 @@ class Application:
                 fields["state"] = shown_state(exchange.state)
         self.journal.request(fields)
 
-    def refused(self, status: int, kind: str, message: str, client: Any) -> bytes:
+    def refused(self, status: int, kind: str, message: str, client: Any, headers: Sequence[Header]) -> bytes:
         """A refusal of the listener's, before there was a request: logged, counted, and as the bytes of a response."""
         self.metrics.request("none", status, 0.0)
-        self.journal.request({"client": client[0] if client else None, "status": status, "message": message})
+        own_id, address = self._new_id(), client[0] if client else None
+        self.journal.request({"id": own_id.decode(), "client": address, "status": status, "message": message})
         status, body = refusals.encode(Refusal(status, kind, message), self.options.error_style)
-        again = b"retry-after: 1\r\n" if status == 503 else b""
-        head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\nconnection: close\r\n" % status
-        return b"%scontent-length: %d\r\n%s\r\n%s" % (head, len(body), again, body)
+        lines = [
+            *headers,
+            _JSON,
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", own_id),
+            (b"x-typesafe-request-id", own_id),
+            refusals.CLOSE,
+        ]
+        if status == 503:
+            lines.append((b"retry-after", b"1"))
+        head = b"".join([b"%s: %s\r\n" % line for line in lines])
+        return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, HTTPStatus(status).phrase.encode(), head, body)
+
+    def _new_id(self) -> bytes:
+        self._n_requests += 1
+        return f"{self._id_prefix}-{self._n_requests:x}".encode()
 
     # ---- routes
 

@@ -293,7 +293,7 @@ def decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
         known = ", ".join(name.decode() for name in _CODINGS)
         raise Refusal(415, "unsupported_media_type", f"this Content-Encoding is not known; known are {known}")
     try:
-        data, whole = inflate(body, limit + 1)
+        data, whole, rest = inflate(body, limit + 1)
     except ImportError:
         raise Refusal(415, "unsupported_media_type", "this server was installed without zstd") from None
     except Exception:  # each library has errors of its own
@@ -302,18 +302,20 @@ def decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
         raise too_large(f"the body has more than {limit} bytes when it is decompressed")
     if not whole:
         raise invalid((), "ends in the middle of its compressed data", "encoding_invalid")
+    if rest:
+        raise invalid((), "goes on after the end of its compressed data", "encoding_invalid")
     return data
 
 
-def _gzip(body: bytes, most: int) -> tuple[bytes, bool]:
+def _gzip(body: bytes, most: int) -> tuple[bytes, bool, bytes]:
     reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by the header
-    return reader.decompress(body, most), reader.eof
+    return reader.decompress(body, most), reader.eof, reader.unused_data
 
 
-def _zstd(body: bytes, most: int) -> tuple[bytes, bool]:
+def _zstd(body: bytes, most: int) -> tuple[bytes, bool, bytes]:
     zstd = _zstd_module()
     reader = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
-    return reader.decompress(body, most), reader.eof
+    return reader.decompress(body, most), reader.eof, reader.unused_data
 
 
 def _zstd_module() -> Any:
@@ -321,4 +323,9 @@ def _zstd_module() -> Any:
     return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
-_CODINGS: dict[bytes, Callable[[bytes, int], tuple[bytes, bool]]] = {b"gzip": _gzip, b"deflate": _gzip, b"zstd": _zstd}
+# the data, whether it was whole, and what came after it
+_CODINGS: dict[bytes, Callable[[bytes, int], tuple[bytes, bool, bytes]]] = {
+    b"gzip": _gzip,
+    b"deflate": _gzip,
+    b"zstd": _zstd,
+}

@@ -1,7 +1,8 @@
 """HTTP for the application: uvicorn with httptools, on uvloop where there is one, and what uvicorn leaves open.
 
 Deadlines for a request's head and for a client that does not read, limits on connections and on a head's size, errors
-as JSON, and signals: the first SIGINT or SIGTERM finishes what is being answered and stops, the next one stops at once.
+as JSON, answers that reach a client which is still sending, and signals: the first SIGINT or SIGTERM finishes what is
+being answered and stops, the next one stops at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import socket
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -24,6 +27,10 @@ from .app import Application
 
 # An upload that has begun when the server is told to stop gets this much longer. Seconds.
 _LAST_UPLOADS = 1.0
+# What a client still sends after its last answer is read and thrown away, up to so many bytes and seconds.
+_LINGER_BYTES, _LINGER_SECONDS = 16 << 20, 2.0
+# A line that is well-formed but for a method that the parser does not know.
+_REQUEST_LINE = re.compile(rb"^[!#-'*+.^_`|~0-9A-Za-z-]{1,64} [!-~]+ HTTP/1\.[01]\r?$", re.MULTILINE)
 
 
 class Protocol(HttpToolsProtocol):
@@ -41,6 +48,10 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._due: asyncio.TimerHandle | None = None  # of the next request's head
         self._unread: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None  # set once all is said
+        self._discarded = 0
+        self._received = b""  # what is being parsed
+        self._answering = _Answering(self)
         self.app.connections, self.app.at_hand = len(self.connections), self.tasks
         if len(self.connections) > self.app.limits.connections:
             self._refuse(503, "overloaded_error", "this server has too many connections; try again")
@@ -51,18 +62,28 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self.app.connections = len(self.connections)
         self._unset_keepalive_if_required()
-        for timer in (self._due, self._unread):
+        for timer in (self._due, self._unread, self._lingering):
             if timer is not None:
                 timer.cancel()
+        if self.cycle is not None:  # nothing refers to itself, so all of it is freed here
+            self.cycle.transport = self.transport
+        del self._answering
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering is not None:
+            self._discarded += len(data)
+            if self._discarded > _LINGER_BYTES:
+                self.transport.close()
+            return
+        self._received = data
         super().data_received(data)
-        if self.transport.is_closing():
+        self._received = b""
+        if self._lingering is not None or self.transport.is_closing():
             return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.app.limits.head_bytes:
-                self._refuse(431, "request_too_large", "the head of the request is too large")
+                self._refuse_head()
                 return
         # Any byte ends uvicorn's wait for the next request. So if none is being answered now, this was a part of a
         # head, an empty line, or the rest of a body that was refused: whatever it is, it has to come to an end.
@@ -74,11 +95,22 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
+        # a head that came at once was not counted on its way
+        most = self.app.limits.head_bytes
+        if self._head_bytes + len(self._received) > most and _size(self.url, self.headers) > most:
+            raise _HeadTooLarge
         self._in_head = False
         if self._due is not None:
             self._due.cancel()
             self._due = None
         super().on_headers_complete()
+        self.cycle.transport = self._answering  # type: ignore[assignment]
+
+    def on_response_complete(self) -> None:
+        if self._lingering is None:
+            super().on_response_complete()
+        else:  # nothing more is answered
+            self.server_state.total_requests += 1
 
     def _expect_a_head(self) -> None:
         self._due = self.loop.call_later(self.app.limits.head_seconds, self._overdue)
@@ -114,15 +146,75 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "invalid_request_error", "this is not an HTTP request")
+        error = sys.exc_info()[1]  # of the parser
+        if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, _HeadTooLarge):
+            self._refuse_head()
+        elif isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.search(self._received):
+            self._refuse(501, "not_implemented", "this method is not known here")
+        else:
+            self._refuse(400, "invalid_request_error", "this cannot be read as a request of HTTP/1.1")
+
+    def _refuse_head(self) -> None:
+        most = self.app.limits.head_bytes
+        self._refuse(431, "request_too_large", f"the head of the request has more than {most} bytes")
 
     def _refuse(self, status: int, kind: str, message: str) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(self.app.refused(status, kind, message, self.client))
+        if self._lingering is None and not self.transport.is_closing():
+            self.transport.write(
+                self.app.refused(status, kind, message, self.client, self.server_state.default_headers)
+            )
+            self.linger()
+
+    def linger(self) -> None:
+        """Close, but not before the client could read its answer.
+
+        Closed with data that nobody read, a connection is reset, and the answer is lost to a client that sends all it
+        has before it reads. So only this side is closed, and the client, which sees the end, closes the other.
+        """
+        if self.transport.is_closing() or self._lingering is not None:
+            return
+        # those that are one too many get no time, so that the limit holds
+        if len(self.connections) > self.app.limits.connections or not self.transport.can_write_eof():
             self.transport.close()
+            return
+        self._lingering = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self._unset_keepalive_if_required()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write_eof()
+        self.flow.resume_reading()
 
     def _unsupported_upgrade_warning(self) -> None:
         pass  # the request is answered, and every client may send one
+
+
+def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum([len(name) + len(value) + 4 for name, value in headers])
+
+
+class _HeadTooLarge(Exception):
+    """Ends the parser's work."""
+
+
+class _Answering:
+    """A connection as the answer to a request sees it: closed before its body has come, it lingers."""
+
+    __slots__ = ("_protocol", "is_closing", "write")
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+
+    def close(self) -> None:
+        cycle = self._protocol.cycle
+        if cycle.more_body and cycle.response_complete:
+            self._protocol.linger()
+        else:
+            self._protocol.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,6 +45,9 @@ class Options(NamedTuple):
     limits: Limits = Limits()
 
 
+# scheme, host and perhaps a port; nothing after it, not even a slash
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+
 # name of the flag, field of Limits, least and most value, what it says
 _LIMIT_FLAGS: tuple[tuple[str, str, float, float, str], ...] = (
     ("--max-body", "body_bytes", 1, 1 << 30, "bytes of a body, also once it is decompressed (else 413)"),
@@ -55,6 +59,7 @@ _LIMIT_FLAGS: tuple[tuple[str, str, float, float, str], ...] = (
     ("--max-depth", "depth", 2, 500, "levels of nesting in a body (else 422)"),
     ("--max-queue", "queue", 1, 1 << 20, "requests that wait for a model or are being run there (else 503)"),
     ("--max-connections", "connections", 1, 1 << 20, "open connections (else 503)"),
+    ("--max-head", "head_bytes", 1024, 1 << 24, "bytes of a request's line and headers (else 431)"),
     ("--head-seconds", "head_seconds", 0.05, 3600, "to receive a request's head in (else 408)"),
     ("--body-seconds", "body_seconds", 0.05, 3600, "to receive its body in (else 408)"),
     ("--send-seconds", "send_seconds", 0.05, 3600, "that a client may leave an answer unread before it is cut off"),
@@ -85,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--openapi", action="store_true", help="describe the API at /openapi.json")
     add(
-        "--cors", metavar="ORIGIN", action="append", default=[],
+        "--cors", metavar="ORIGIN", type=_origin, action="append", default=[],
         help="let pages of this origin read answers, * for any; may be repeated (default: none)",
     )  # fmt: skip
     add(
@@ -128,6 +133,13 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
         log=arguments.log,
         limits=Limits()._replace(**{field: getattr(arguments, field) for _, field, *_ in _LIMIT_FLAGS}),
     )
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers send it: only then can it ever match."""
+    if text not in ("*", "null") and _ORIGIN.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"expected * or an origin such as https://pages.example, got {text!r}")
+    return text
 
 
 def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
