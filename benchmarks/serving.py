@@ -3,9 +3,9 @@
     python benchmarks/serving.py MODEL.gguf [--binary PATH/TO/llama-server] [--threads 1 2] [--rounds N]
 
 skyinfer serve (uvicorn, httptools, uvloop); its application on granian, where that is installed; llama-server, where
---binary names one, with each number of threads; an application that does nothing, on both servers; and `decide` in
-this process. Answers are compared first. Then rounds: in each, every one answers once to warm up and five times on the
-clock. Printed are medians, 99th percentiles and worst; what HTTP adds to `decide`; and how often 40 ms were reached.
+--binary names one, with each number of threads; applications that do nothing, or nothing but `decide`; and `decide`
+in this process. Answers are compared first. Then rounds: in each, every one answers once to warm up and five times on
+the clock. Printed are medians, 99th percentiles and worst; what HTTP adds to `decide`; how often 40 ms were reached.
 """
 
 from __future__ import annotations
@@ -126,10 +126,12 @@ def contestants(
     command = [python, "-m", "skyinfer", "serve", "-m", str(model_path), "--no-temperature-clamp", "--port", str(port)]
     yield checked("skyinfer serve", stack.enter_context(started(command, port)))
     yield "decide, no HTTP", lambda: model.decide(state, questions)
-    port = free_port()
-    command = [python, "-m", "uvicorn", "serving_apps:bare", "--port", str(port), "--loop", "uvloop"]
-    command += ["--http", "httptools", "--no-access-log", "--lifespan", "off", "--log-level", "warning"]
-    yield "nothing, on uvicorn", stack.enter_context(started(command, port)).ask
+    uvicorn = {"nothing": ["serving_apps:bare"], "decide alone": ["--factory", "serving_apps:deciding"]}
+    for what, target in uvicorn.items():
+        port = free_port()
+        command = [python, "-m", "uvicorn", *target, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+        command += ["--no-access-log", "--lifespan", "off", "--log-level", "warning"]
+        yield f"{what}, on uvicorn", stack.enter_context(started(command, port, SERVING_MODEL=str(model_path))).ask
     if importlib.util.find_spec("granian"):
         for name, target in [("skyinfer's application on granian", "served"), ("nothing, on granian", "bare")]:
             port = free_port()
@@ -172,7 +174,10 @@ def main() -> None:
         middle, high, worst = 1000 * np.percentile(seconds, [50, 99, 100])
         stalls = sum(one >= STALL for one in seconds)
         print(f"{name:<36} {middle:>10.3f} {high:>8.3f} {worst:>9.2f} {middle / ours / 1000:>11.2f} {stalls:>7}")
-    print(f"HTTP adds {1000 * (ours - decide):.3f} ms to decide")
+    alone = median(taken["decide alone, on uvicorn"])
+    print(
+        f"HTTP adds {1000 * (ours - decide):.3f} ms to decide, of which {1000 * (ours - alone):.3f} are skyinfer's own"
+    )
 
 
 if __name__ == "__main__":

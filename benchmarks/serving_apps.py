@@ -1,7 +1,9 @@
-"""Applications for serving.py to start: skyinfer's own for a server that is not its own, and one that does nothing.
+"""Applications for serving.py to start: skyinfer's own for a server that is not its own, one that does nothing, and one
+that decides what it knows beforehand, which tells what a server costs a process that has something to do.
 
 granian --interface asgi --factory serving_apps:served        (the model is in SERVING_MODEL)
 uvicorn serving_apps:bare
+uvicorn --factory serving_apps:deciding
 """
 
 from __future__ import annotations
@@ -21,6 +23,21 @@ def served() -> Any:
 
     catalog = Catalog.load([os.environ["SERVING_MODEL"]], threads=None, temperature_clamp=False)
     return Application(catalog, Options())
+
+
+def deciding() -> Any:
+    from requests_of import DRONE
+
+    import skyinfer
+
+    model = skyinfer.load(os.environ["SERVING_MODEL"], temperature_clamp=False)
+    state, questions = DRONE["state"], DRONE["questions"]
+
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        model.decide(state, questions)
+        await bare(scope, receive, send)
+
+    return application
 
 
 async def bare(scope: dict[str, Any], receive: Any, send: Any) -> None:
