@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import os
 import subprocess
 import sys
 from collections import Counter
