@@ -465,7 +465,8 @@ def test_convert_leaves_nothing_when_it_is_ended(name: str, checkpoint: Path, tm
     number = getattr(signal, name)
     # the process signals itself in the middle of the weights
     code = (
-        "import os, sys, skyinfer.cli, skyinfer.terminal as terminal\n"
+        "import os, signal, sys, skyinfer.cli, skyinfer.terminal as terminal\n"
+        f"if {int(number)} != signal.SIGINT: signal.signal({int(number)}, signal.SIG_DFL)  # nohup has one ignored\n"
         "def show(self, name, done, total):\n"
         f"    if done > total // 2: os.kill(os.getpid(), {int(number)})\n"
         "terminal.Progress.show = show\n"
