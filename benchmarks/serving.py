@@ -50,9 +50,12 @@ class Connection:
             b"POST /v1/systemone HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
         )
+        self.socket: Any = None
         self._open()
 
     def _open(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
         self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -69,7 +72,10 @@ class Connection:
                 length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
                 if len(body) >= length:
                     return body
-            data += self.socket.recv(1 << 16)
+            more = self.socket.recv(1 << 16)
+            if not more:
+                raise SystemExit(f"port {self.port}: the connection ended within an answer")
+            data += more
 
 
 def free_port() -> int:

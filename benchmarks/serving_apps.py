@@ -1,7 +1,7 @@
 """Applications for serving.py to start: skyinfer's own for a server that is not its own, one that does nothing, and one
 that decides what it knows beforehand, which tells what a server costs a process that has something to do.
 
-granian --interface asgi --factory serving_apps:served        (the model is in SERVING_MODEL)
+granian --interface asginl --factory serving_apps:served        (the model is in SERVING_MODEL)
 uvicorn serving_apps:bare
 uvicorn --factory serving_apps:deciding
 """

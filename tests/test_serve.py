@@ -267,6 +267,9 @@ def test_several_models_by_name(model: skyinfer.Model) -> None:
         assert (
             [one["name"] for one in listed["models"]] == [one["id"] for one in listed["data"]] == ["first", "painted"]
         )
+    with serving((f"first={PAINTED}", f"jev-latest={PAINTED}")) as running, running.client() as client:
+        assert client.post(DRONE).json["model"] == "jev-latest"
+        assert [one["aliases"] for one in client.get("/v1/models").json["data"]] == [[], []]
     with pytest.raises(SkyinferError, match="another model is called 'painted'"):
         Catalog.load([str(PAINTED), str(PAINTED)], threads=None, temperature_clamp=True)
     with pytest.raises(SkyinferError, match="NAME=MODEL"):
@@ -353,7 +356,8 @@ def test_a_key_is_asked_for_everywhere_but_at_health(locked: Serving) -> None:
                 assert answer.json["error"]["type"] == "authentication_error"
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert client.get("/health").json == {"status": "ok"}
-        for headers in [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"x-api-key": KEY}]:
+        for headers in [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"x-api-key": KEY},
+                        {"x-api-key": KEY, "authorization": "Basic cHJveHk6eA=="}]:  # fmt: skip
             assert client.ask("POST", "/v1/systemone", DRONE, headers).status == 200
             assert client.ask("GET", "/openapi.json", None, headers).status == 200
 

@@ -303,6 +303,13 @@ def test_heads_that_do_not_come(expected: dict[str, Any]) -> None:
         until(lambda: running.app.connections == 0, "connections to be closed")
 
 
+def test_a_long_body_is_no_part_of_the_next_head(server: Serving) -> None:
+    body = b" " * 100_000
+    with connect(server.port) as stream:
+        stream.sendall(head(len(body)) + body + head(2)[:30])  # of which a server may read all at once
+        assert stream.recv(100).startswith(b"HTTP/1.1 422")
+
+
 def test_heads_that_are_too_large_or_none(server: Serving, client: Client) -> None:
     for data, status in [
         (b"POST / HTTP/1.1\r\n" + b"x: y\r\n" * 400_000, b"431"),

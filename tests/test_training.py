@@ -5,6 +5,7 @@ pip install '.[train,test]' && pytest tests/test_training.py
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -586,6 +587,9 @@ def test_the_plot(tmp_path: Path, trained: tuple[Path, Any]) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
     plot_reliability(trained[1], tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == path.read_bytes()
+    (question, *_) = trained[1].questions.values()
+    odd = dataclasses.replace(trained[1], questions={"cost $a_$ in $\\b$": question, "\x1b[2J": question})
+    assert plot_reliability(odd, tmp_path / "odd.png")
 
 
 def test_the_documented_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

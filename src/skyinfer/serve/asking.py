@@ -30,6 +30,8 @@ from .refusals import Refusal, invalid, of_request_error, too_large
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
 # Bytes of questions, as they came, that are remembered: of one set, and of all of a model's.
 _REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
+# And how many sets: even the smallest takes some kilobytes once it is tokenized.
+_MOST_REMEMBERED = 512
 # A frame of zstd may ask its reader for this much memory.
 _ZSTD_WINDOW_LOG = 23
 
@@ -179,7 +181,7 @@ class _Remembered:
             if key not in self._kept:
                 self._n_bytes += len(key)
             self._kept[key] = compiled
-            while self._n_bytes > _REMEMBERED_SETS:
+            while self._n_bytes > _REMEMBERED_SETS or len(self._kept) > _MOST_REMEMBERED:
                 self._n_bytes -= len(self._kept.popitem(last=False)[0])
 
 

@@ -81,7 +81,7 @@ class Catalog:
         for one in self.served:
             config = one.model.config
             changed = _changed(one.model.path)
-            aliases = [ALIAS] if one is self.served[0] and one.name != ALIAS else []
+            aliases = [ALIAS] if one is self.find(ALIAS) and one.name != ALIAS else []
             entries.append(
                 {
                     "name": one.name,

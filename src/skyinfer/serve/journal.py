@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import sys
 import time
 from functools import lru_cache
@@ -13,6 +14,8 @@ from typing import Any
 import msgspec
 
 _LONGEST_STATE = 2000  # characters
+# A pipe that says it takes something takes as much at least (PIPE_BUF).
+_PIECE = 4096 if os.name == "posix" else 1 << 20
 
 
 class Journal:
@@ -33,11 +36,11 @@ class Journal:
 
     def flush(self) -> None:
         data, self._lines = b"".join(self._lines), []
-        # a log that cannot be written is no reason to stop answering
+        # a log that cannot be written is no reason to stop answering, nor is one that nobody reads
         with contextlib.suppress(OSError, ValueError, AttributeError):
             descriptor = sys.stderr.fileno()
-            while data:
-                data = data[os.write(descriptor, data) :]
+            while data and _takes_more(descriptor):
+                data = data[os.write(descriptor, data[:_PIECE]) :]
 
     def _put(self, entry: dict[str, Any]) -> None:
         self._lines.append(msgspec.json.encode(entry) + b"\n")
@@ -46,6 +49,11 @@ class Journal:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # before the loop runs, or after
                 self.flush()
+
+
+def _takes_more(descriptor: int) -> bool:
+    """Whether a write would not wait. Windows tells that of sockets only."""
+    return os.name != "posix" or bool(select.select([], [descriptor], [], 0)[1])
 
 
 def shown_state(state: Any) -> str:

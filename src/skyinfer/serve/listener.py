@@ -46,6 +46,7 @@ class Protocol(HttpToolsProtocol):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._in_head = False
         self._head_bytes = 0
+        self._n_begun = 0  # heads
         self._due: asyncio.TimerHandle | None = None  # of the next request's head
         self._unread: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None  # set once all is said
@@ -75,13 +76,16 @@ class Protocol(HttpToolsProtocol):
             if self._discarded > _LINGER_BYTES:
                 self.transport.close()
             return
-        self._received = data
+        self._received, began = data, self._n_begun
         super().data_received(data)
         self._received = b""
         if self._lingering is not None or self.transport.is_closing():
             return
         if self._in_head:
-            self._head_bytes += len(data)
+            if (
+                self._n_begun == began
+            ):  # else a part of it belongs to the request before; a whole head is measured below
+                self._head_bytes += len(data)
             if self._head_bytes > self.app.limits.head_bytes:
                 self._refuse_head()
                 return
@@ -93,6 +97,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
+        self._n_begun += 1
 
     def on_headers_complete(self) -> None:
         # a head that came at once was not counted on its way

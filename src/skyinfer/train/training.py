@@ -525,7 +525,10 @@ class _Training:
         write_json(self.staged / ENCODER / "config.json", base.encoder)
         write_weights(self.staged / WEIGHTS, stored | base.unused)
         (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
-        plot_reliability(report, self.staged / PLOT_NAME)
+        try:
+            plot_reliability(report, self.staged / PLOT_NAME)
+        except Exception as error:  # of another package, and no reason to lose what was trained
+            report.warnings.append(f"the reliability plot could not be drawn: {error}")
         write_json(self.staged / AGENT, agent)
         place(self.staged, self.out)
         snapshot_of(self.out).unlink(missing_ok=True)
