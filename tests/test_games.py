@@ -201,3 +201,10 @@ def test_a_faulty_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         assert error.value.code == 2
         assert faulty[0] in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_steps_of_another_recipe_are_not_taken_for_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"seed": 7}\n', "utf-8")
+    assert s1_pico.main(["-o", str(tmp_path)]) == 2
+    assert "holds steps of another recipe" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]

@@ -137,7 +137,12 @@ class Recipe:
 
 
 def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int], None] | None = None) -> Path:
-    """The rounds, in `out`; gives the checkpoint directory of the last."""
+    """The rounds, in `out`; gives the checkpoint directory of the last.
+
+    Raises:
+        SkyinferError: `out` holds steps of another recipe.
+    """
+    _keep_to(recipe, out / "recipe.json")
     from ..train import train_rows
 
     before: Path | None = None
@@ -169,6 +174,16 @@ def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int
         before = checkpoint
     assert before is not None
     return before
+
+
+def _keep_to(recipe: Recipe, path: Path) -> None:
+    """Finished steps are not done again, so they have to be of this recipe."""
+    ours = json.dumps(asdict(recipe))
+    if path.exists():
+        if path.read_text("utf-8").strip() != ours:
+            raise SkyinferError(f"{path.parent} holds steps of another recipe ({path.name}); give another directory")
+        return
+    path.write_text(ours + "\n", "utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
