@@ -40,10 +40,10 @@ class CompiledQuestions:
             has two, (false, true).
     """
 
-    def __init__(self, engine: Engine, questions: Questions, parsed: list[Question] | None = None) -> None:
-        """`parsed` are the questions where the caller has parsed them already; `questions` is not looked at then."""
+    def __init__(self, engine: Engine, questions: list[Question]) -> None:
+        """`questions` as `schema.parse_questions` gives them."""
         self._engine = engine
-        self._questions = parse_questions(questions) if parsed is None else parsed
+        self._questions = questions
         self._heads = [engine.builder.head(question) for question in self._questions]
         self._types = [QUESTION_TYPES.index(question.type) for question in self._questions]
         self._core_heads = engine.core_heads(self._heads)
@@ -232,18 +232,18 @@ class QuestionCache:
         try:
             key = marshal.dumps(questions, 2)  # version 2 writes no references, so equal values have equal bytes
         except ValueError:
-            return CompiledQuestions(self._engine, questions)
+            return CompiledQuestions(self._engine, parse_questions(questions))
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
         if len(key) > self._key_bytes:
-            return CompiledQuestions(self._engine, questions)
+            return CompiledQuestions(self._engine, parse_questions(questions))
         same = marshal.loads(key)  # the key's questions, even where another thread changes the caller's meanwhile
         if not _is_plain(same):
-            return CompiledQuestions(self._engine, questions)
-        made = CompiledQuestions(self._engine, same)
+            return CompiledQuestions(self._engine, parse_questions(questions))
+        made = CompiledQuestions(self._engine, parse_questions(same))
         with self._lock:
             self._kept[key] = made
             if len(self._kept) > self._entries:

@@ -17,6 +17,7 @@ from .cpus import available_cpus
 from .engine import MAX_THREADS, Engine
 from .errors import IsaError
 from .files import checked_path
+from .schema import parse_questions
 
 if TYPE_CHECKING:
     from .config import ModelSource
@@ -206,7 +207,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        return CompiledQuestions(self._engine, questions)
+        return CompiledQuestions(self._engine, parse_questions(questions))
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
         """What the model would read, by question id: token ids, markers, what was cut (`skyinfer.sequence.Sequence`).

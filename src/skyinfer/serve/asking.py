@@ -154,7 +154,7 @@ class Asker:
         except (msgspec.DecodeError, ValueError) as error:
             raise invalid(("questions",), str(error), "json_invalid") from None
         try:
-            return CompiledQuestions(served.model._engine, {}, parse(questions, self._limits))
+            return CompiledQuestions(served.model._engine, parse(questions, self._limits))
         except RequestError as error:
             raise of_request_error(error) from None
 
