@@ -16,7 +16,7 @@ from typing import NamedTuple
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = "skyinfer._core"
+CORE = "skyinfer.runtime._core"
 CORE_SOURCES = ["model.c", "plan.c", "forward.c", "pool.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
 
 
@@ -108,11 +108,12 @@ setup(
     ext_modules=[
         Extension(
             CORE,
-            sources=["src/skyinfer/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
+            sources=["src/skyinfer/runtime/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
             include_dirs=["csrc"],
             depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
             libraries=[] if sys.platform == "win32" else ["m", "pthread"],
         ),
+        Extension("skyinfer.text._scanners", sources=["src/skyinfer/text/_scanners.pyx"]),
         Extension(
             "skyinfer.games._flappy",
             sources=["src/skyinfer/games/_flappy.pyx", "csrc/games/flappy.c"],

@@ -14,7 +14,7 @@ import pytest
 from kernel_runs import Rate
 
 import skyinfer
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 _rates: list[Rate] = []
 

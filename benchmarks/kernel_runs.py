@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 
 class Rate(NamedTuple):

@@ -40,7 +40,7 @@ def _measure(path: str, loads: int, isa: str | None, results: Connection) -> Non
     """Sends seconds of imports, first load and median of later ones, then bytes of packed weights and at the peak."""
     warnings.simplefilter("ignore", RuntimeWarning)  # of temperatures that are clamped
     times = [perf_counter()]
-    for name in ("skyinfer.checkpoint", "skyinfer.model", *_PACKAGES):
+    for name in ("skyinfer.files.checkpoint", "skyinfer.model", *_PACKAGES):
         importlib.import_module(name)
     peak = packed = 0
     for _ in range(1 + loads):

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import skyinfer
-from skyinfer.answer import Temperatures
+from skyinfer.files.temperatures import Temperatures
 
 _SUBJECTS = [
     "billing",

@@ -26,9 +26,9 @@ from kernel_runs import Kernels, Operation
 from requests_of import forward
 
 import skyinfer
-from skyinfer import _core
-from skyinfer.config import ModelConfig
+from skyinfer.files.config import ModelConfig
 from skyinfer.model import TOKEN_TABLE_BYTES
+from skyinfer.runtime import _core
 
 
 def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: list[int]) -> Iterator[Operation]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import skyinfer
-from skyinfer import _core
+from skyinfer.runtime import _core
 from skyinfer.schema import QUESTION_TYPES
 
 DRONE: dict[str, Any] = json.loads(

@@ -8,7 +8,7 @@ import pytest
 from requests_of import forward
 
 import skyinfer
-from skyinfer.cpus import available_cpus
+from skyinfer.runtime.cpus import available_cpus
 
 
 @pytest.mark.parametrize("threads", [1, 2])

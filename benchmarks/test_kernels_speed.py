@@ -9,7 +9,7 @@ import pytest
 import reference
 from kernel_runs import Rate, rows, seen_pairs, share_of_peak
 
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 # name: m, n, k, epilogue; n counts rows of the weights
 PRODUCTS = {

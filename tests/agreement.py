@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 import skyinfer
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 DRONE = json.loads((Path(__file__).parent.parent / "examples" / "request.json").read_text(encoding="utf-8"))
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 SUPPORTED_ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
 _ran: set[str] = set()

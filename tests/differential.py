@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import byte_tokenizer, metaspace_tokenizer
 
 from skyinfer.errors import FormatError, RequestError
-from skyinfer.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
-from skyinfer.sequence import SequenceBuilder
-from skyinfer.template import PromptTemplate
-from skyinfer.tokenizer import Tokenizer
+from skyinfer.files.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
+from skyinfer.text.sequence import SequenceBuilder
+from skyinfer.text.template import PromptTemplate
+from skyinfer.text.tokenizer import Tokenizer
 
 # tokenizer.json, tokenizer_config.json
 Files = tuple[dict[str, Any], dict[str, Any]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from programs import need
 
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 HERE = Path(__file__).parent / "c"
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 
-from skyinfer.checkpoint import Checkpoint
-from skyinfer.config import ModelConfig
-from skyinfer.conversion import convert
 from skyinfer.errors import FormatError
-from skyinfer.gguf import GGUFFile
+from skyinfer.files.checkpoint import Checkpoint
+from skyinfer.files.config import ModelConfig
+from skyinfer.files.conversion import convert
+from skyinfer.files.gguf import GGUFFile
 
 TINY = SIZES["pico"] | {"vocab": 600}
 
@@ -141,8 +141,8 @@ def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
     [("fssfss", 3), ("ffffff", 1), ("fsssss", 6), ("fsfsfs", 2), ("sfssfs", 0), ("fsssff", 0)],
 )
 def test_layer_types_need_a_period(kinds: str, period: int, checkpoint: Path) -> None:
-    from skyinfer.checkpoint import _period
-    from skyinfer.files import JsonFile
+    from skyinfer.files.checkpoint import _period
+    from skyinfer.files.json_file import JsonFile
 
     names = {"f": "full_attention", "s": "sliding_attention"}
     path = checkpoint / "encoder" / "config.json"

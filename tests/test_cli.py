@@ -19,7 +19,9 @@ import pytest
 from checkpoints import SIZES, paint
 
 import skyinfer
-from skyinfer import cli, inspection, terminal
+from skyinfer import terminal
+from skyinfer.command import main as cli
+from skyinfer.files import inspection
 
 REQUEST = json.loads((Path(__file__).parent.parent / "examples" / "request.json").read_text(encoding="utf-8"))
 
@@ -465,12 +467,12 @@ def test_convert_leaves_nothing_when_it_is_ended(name: str, checkpoint: Path, tm
     number = getattr(signal, name)
     # the process signals itself in the middle of the weights
     code = (
-        "import os, signal, sys, skyinfer.cli, skyinfer.terminal as terminal\n"
+        "import os, signal, sys, skyinfer.command.main, skyinfer.terminal as terminal\n"
         f"if {int(number)} != signal.SIGINT: signal.signal({int(number)}, signal.SIG_DFL)  # nohup has one ignored\n"
         "def show(self, name, done, total):\n"
         f"    if done > total // 2: os.kill(os.getpid(), {int(number)})\n"
         "terminal.Progress.show = show\n"
-        "sys.exit(skyinfer.cli.main(sys.argv[1:]))"
+        "sys.exit(skyinfer.command.main.main(sys.argv[1:]))"
     )
     out = tmp_path / "out.gguf"
     out.write_bytes(b"mine")
@@ -559,7 +561,7 @@ def test_strings_of_a_file_cannot_move_the_cursor(run: Run, checkpoint: Path, tm
 
 def test_a_file_without_optional_keys(checkpoint: Path) -> None:
     """As llama.cpp's converter writes it, and without a template."""
-    from skyinfer.checkpoint import Checkpoint
+    from skyinfer.files.checkpoint import Checkpoint
 
     with Checkpoint.open(checkpoint) as source:
         for key in ("tokenizer.huggingface.json", "tokenizer.chat_template.systemone"):
@@ -606,7 +608,7 @@ def test_serving_without_its_packages_says_what_to_install(run: Run, monkeypatch
 
 def test_help_needs_none_of_the_packages() -> None:
     code = (
-        "import sys, skyinfer, skyinfer.cli as cli\n"
+        "import sys, skyinfer, skyinfer.command.main as cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'gguf', 'tokenizers', 'jinja2', 'safetensors'} & set(sys.modules)\n"

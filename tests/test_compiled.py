@@ -17,9 +17,10 @@ import pytest
 
 import skyinfer
 import skyinfer.compiled as compiled_room
-from skyinfer import RequestError, _core
+from skyinfer import RequestError
 from skyinfer.compiled import QuestionCache
-from skyinfer.cpus import available_cpus
+from skyinfer.runtime import _core
+from skyinfer.runtime.cpus import available_cpus
 
 QUESTIONS: dict[str, Any] = {
     "action": {"type": "choice", "instructions": "What now?", "criteria": {"go": "move on", "stay": None, "ask": ""}},

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from checkpoints import SIZES, paint
 
-from skyinfer.checkpoint import Checkpoint
-from skyinfer.config import ModelConfig
 from skyinfer.errors import FormatError
-from skyinfer.gguf import TensorInfo
+from skyinfer.files.checkpoint import Checkpoint
+from skyinfer.files.config import ModelConfig
+from skyinfer.files.gguf import TensorInfo
 
 GOLDEN = SIZES["golden"]
 

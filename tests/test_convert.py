@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 
-from skyinfer.checkpoint import Checkpoint
-from skyinfer.config import ModelConfig
-from skyinfer.conversion import OUTTYPES, convert
 from skyinfer.errors import FormatError
-from skyinfer.gguf import GGUFFile
+from skyinfer.files.checkpoint import Checkpoint
+from skyinfer.files.config import ModelConfig
+from skyinfer.files.conversion import OUTTYPES, convert
+from skyinfer.files.gguf import GGUFFile
 
 sys.path.append(str(Path(__file__).parent / "golden"))
 import llama_converter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skyinfer.cpus import available_cpus
+from skyinfer.runtime.cpus import available_cpus
 
 V2, QUOTA, PERIOD = "cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
 

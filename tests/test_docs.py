@@ -69,7 +69,8 @@ def test_the_row_that_is_shown_is_one() -> None:
         "docs/formats.md",
         "docs/compat.md",
         "docs/training.md",
-        "docs/serving.md", "docs/s1-pico.md",
+        "docs/serving.md",
+        "docs/s1-pico.md",
     ],
 )
 def test_links_lead_somewhere(file: str) -> None:

@@ -16,9 +16,10 @@ from checkpoints import SIZES, paint
 
 import skyinfer
 from skyinfer import FormatError
-from skyinfer.checkpoint import Checkpoint
-from skyinfer.files import JsonFile, name_as_text
-from skyinfer.gguf import GGUFFile
+from skyinfer.files.checkpoint import Checkpoint
+from skyinfer.files.gguf import GGUFFile
+from skyinfer.files.json_file import JsonFile
+from skyinfer.files.paths import name_as_text
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="no such files")
 

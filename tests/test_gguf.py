@@ -19,10 +19,10 @@ import pytest
 from checkpoints import SIZES, paint
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
-from skyinfer.config import ModelConfig
-from skyinfer.conversion import OUTTYPES, convert
 from skyinfer.errors import FormatError
-from skyinfer.gguf import GGUFFile
+from skyinfer.files.config import ModelConfig
+from skyinfer.files.conversion import OUTTYPES, convert
+from skyinfer.files.gguf import GGUFFile
 
 TINY = SIZES["pico"] | {"vocab": 600}
 
@@ -170,7 +170,7 @@ def test_arrays_outlive_the_file(model: Path) -> None:
 
 def test_importing_is_light() -> None:
     code = (
-        "import sys, skyinfer.gguf, skyinfer.config, skyinfer.checkpoint, skyinfer.conversion;"
+        "import sys, skyinfer.files.gguf, skyinfer.files.config, skyinfer.files.checkpoint, skyinfer.files.conversion;"
         "heavy = {'gguf', 'tokenizers', 'jinja2', 'safetensors'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

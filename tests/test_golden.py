@@ -15,7 +15,8 @@ import pytest
 from golden.recipes import from_literal, painted, recorded, sample_of
 
 import skyinfer
-from skyinfer import RequestError, _core
+from skyinfer import RequestError
+from skyinfer.runtime import _core
 from skyinfer.schema import QUESTION_TYPES
 
 TEXT = recorded("text.json")["cases"]

@@ -14,8 +14,8 @@ from test_tokenizer import load
 import skyinfer
 from skyinfer.errors import RequestError
 from skyinfer.schema import parse_questions
-from skyinfer.sequence import Sequence, SequenceBuilder, longest_grown
-from skyinfer.template import PromptTemplate
+from skyinfer.text.sequence import Sequence, SequenceBuilder, longest_grown
+from skyinfer.text.template import PromptTemplate
 
 LIMITS = {"max_len": 256, "head_max_len": 96}
 MANY = choice({f"Queue {i:03d}": f"case {i}" for i in range(255)})

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from programs import need
 
-from skyinfer import _core
+from skyinfer.runtime import _core
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

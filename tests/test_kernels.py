@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import reference
 
-from skyinfer import IsaError, _core
+from skyinfer import IsaError
+from skyinfer.runtime import _core
 
 EPS = 2.0**-24  # unit roundoff of float32
 CANARY = np.float32(12345.678)

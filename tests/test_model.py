@@ -21,9 +21,10 @@ import pytest
 from checkpoints import read_safetensors, write_safetensors
 
 import skyinfer
-from skyinfer import FormatError, _core, engine
-from skyinfer.gguf import GGUFFile
+from skyinfer import FormatError
+from skyinfer.files.gguf import GGUFFile
 from skyinfer.model import ISA_VARIABLE
+from skyinfer.runtime import _core, engine
 
 PLAIN = checkpoints.SIZES["pico"] | {"temperature": [1.0, 1.0, 1.0], "temperature_by_options": {}}
 ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
@@ -376,7 +377,7 @@ def imported(code: str) -> set[str]:
 
 def test_a_free_threaded_python_stays_so() -> None:
     """An extension that does not declare itself fit for it would switch the GIL on again."""
-    code = "import sys, skyinfer._core; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
+    code = "import sys, skyinfer.runtime._core; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert run.stdout.split() == [str(not sysconfig.get_config_var("Py_GIL_DISABLED"))], run.stderr

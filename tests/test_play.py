@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import skyinfer
-from skyinfer import cli
+from skyinfer.command import main as cli
 from skyinfer.games import pilots, play, screen
 from skyinfer.games.flappy import DIFFICULTIES, Flappy
 

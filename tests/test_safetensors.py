@@ -12,7 +12,7 @@ import pytest
 from checkpoints import SIZES, paint, write_safetensors
 
 from skyinfer.errors import FormatError
-from skyinfer.safetensors import map_tensors
+from skyinfer.files.safetensors import map_tensors
 
 
 def stored(header: Any, data: bytes = b"") -> bytes:

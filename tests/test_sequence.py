@@ -12,8 +12,8 @@ from test_tokenizer import load
 
 from skyinfer.errors import RequestError
 from skyinfer.schema import parse_questions
-from skyinfer.sequence import Sequence, SequenceBuilder
-from skyinfer.template import PromptTemplate
+from skyinfer.text.sequence import Sequence, SequenceBuilder
+from skyinfer.text.template import PromptTemplate
 
 LONG = "the drone keeps flying through the next gap and lets gravity pull it down "
 

@@ -564,7 +564,7 @@ def test_strict_length() -> None:
 
 
 def test_limits_are_the_flags() -> None:
-    from skyinfer.cli import _parser
+    from skyinfer.command.main import _parser
     from skyinfer.serve.options import Options, from_arguments
 
     def options(*arguments: str, **environment: str) -> Options:

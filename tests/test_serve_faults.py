@@ -575,7 +575,7 @@ def test_faults_leak_nothing(expected: dict[str, Any]) -> None:
 
 
 def test_an_address_that_is_taken(server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
-    from skyinfer.cli import main
+    from skyinfer.command.main import main
 
     assert main(["serve", "-m", str(PAINTED), "--port", str(server.port)]) == 1
     said = capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from skyinfer.errors import FormatError
 from skyinfer.schema import Option, parse_questions
-from skyinfer.template import KEY, PromptTemplate, julia_template, laya_template
+from skyinfer.text.template import KEY, PromptTemplate, julia_template, laya_template
 
 TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 LAYA = laya_template("[CLS]", "[SEP]", "[MASK]")

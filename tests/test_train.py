@@ -22,9 +22,7 @@ from reference import read_safetensors
 
 import skyinfer
 from skyinfer.errors import RequestError, SkyinferError
-from skyinfer.schema import QUESTION_TYPES, parse_questions
-from skyinfer.train import RowsError
-from skyinfer.train.calibration import (
+from skyinfer.metrics import (
     area_under_curve,
     expected_calibration_error,
     fit_temperature,
@@ -32,6 +30,8 @@ from skyinfer.train.calibration import (
     measure,
     reliability,
 )
+from skyinfer.schema import QUESTION_TYPES, parse_questions
+from skyinfer.train import RowsError
 from skyinfer.train.encoding import CHUNK_TOKENS, builder_of, encode, example_weights, held_out_states
 from skyinfer.train.report import QuestionReport, Report
 from skyinfer.train.rows import Dataset, gather, read_rows, target_of
@@ -537,7 +537,7 @@ except ImportError as error:
     assert "skyinfer[train]" in str(error), error
 else:
     raise AssertionError("imported")
-from skyinfer.cli import main
+from skyinfer.command.main import main
 raise SystemExit(main(["train", "rows.jsonl", "-o", "out"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)

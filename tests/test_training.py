@@ -27,7 +27,7 @@ from checkpoints import SIZES, paint
 from reference import Reference, read_safetensors
 
 import skyinfer
-from skyinfer.cli import main
+from skyinfer.command.main import main
 from skyinfer.errors import FormatError, SkyinferError
 from skyinfer.schema import QUESTION_TYPES
 from skyinfer.train import RowsError, directory, fitting, train, train_rows, training
@@ -643,7 +643,7 @@ def test_ctrl_c_leaves_something_to_resume(trained: tuple[Path, Any], tmp_path: 
     # every step takes a while, or it might be over before the signal comes
     code = f"""
 import sys, time
-from skyinfer.cli import main
+from skyinfer.command.main import main
 from skyinfer.train import fitting
 step = fitting.Fit.step
 def slow(*arguments):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyinfer.whole_file import WholeFile
+from skyinfer.files.whole_file import WholeFile
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="no such files")
 

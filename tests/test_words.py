@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from skyinfer import words
-from skyinfer.words import Words, words_of
+from skyinfer.text import words
+from skyinfer.text.words import Words, words_of
 
 DRONE = "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32"
 NFC, BYTES = {"type": "NFC"}, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -17,7 +17,7 @@ from .errors import FormatError, IsaError, RequestError, SkyinferError
 
 if TYPE_CHECKING:
     from .compiled import CompiledQuestions
-    from .conversion import convert
+    from .files.conversion import convert
     from .model import Model, info, load
 
 __version__ = "0.1.0"
@@ -35,7 +35,13 @@ __all__ = [
     "load",
 ]
 
-_ROOMS = {"CompiledQuestions": "compiled", "Model": "model", "load": "model", "info": "model", "convert": "conversion"}
+_ROOMS = {
+    "CompiledQuestions": "compiled",
+    "Model": "model",
+    "load": "model",
+    "info": "model",
+    "convert": "files.conversion",
+}
 
 
 if not TYPE_CHECKING:  # a type checker would take it for a licence to any name

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from . import _core
-from .answer import check_scores, faulty_weights, in_option_order, response
 from .errors import RequestError
+from .runtime import _core
+from .runtime.answers import check_scores, faulty_weights, in_option_order, response
 from .schema import QUESTION_TYPES, Question, parse_questions
-from .sequence import StateTokens
+from .text.sequence import StateTokens
 
 if TYPE_CHECKING:
-    from .engine import Engine, Work
+    from .runtime.engine import Engine, Work
     from .schema import Questions, Response
-    from .sequence import Sequence
+    from .text.sequence import Sequence
 
 
 class CompiledQuestions:

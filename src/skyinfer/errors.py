@@ -5,6 +5,11 @@ Programming errors (a wrong argument type, say) stay plain TypeError and ValueEr
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SkyinferError(Exception):
     """Base of every error that skyinfer raises on its own account."""
@@ -34,3 +39,12 @@ class RequestError(SkyinferError, ValueError):
 
 class IsaError(SkyinferError, ValueError):
     """The instruction set that was asked for is unknown, or this CPU cannot run it."""
+
+
+@contextmanager
+def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Give every OSError of the block the name of the file or stream that it is about, and its own cause."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error

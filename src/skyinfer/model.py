@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from . import _core
 from .compiled import CompiledQuestions, QuestionCache
-from .cpus import available_cpus
-from .engine import MAX_THREADS, Engine
 from .errors import IsaError
-from .files import checked_path
+from .files.paths import checked_path
+from .runtime import _core
+from .runtime.cpus import available_cpus
+from .runtime.engine import MAX_THREADS, Engine
 from .schema import parse_questions
 
 if TYPE_CHECKING:
-    from .config import ModelSource
+    from .files.config import ModelSource
     from .schema import Questions, Response
-    from .sequence import Sequence
+    from .text.sequence import Sequence
 
 ISA_VARIABLE = "SKYINFER_ISA"
 
@@ -82,12 +82,12 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[ModelSource]:
     """The GGUF file or checkpoint directory at `path`, closed at the end of the block. Raises as `load`."""
     path = checked_path(path)
     if path.is_dir():
-        from .checkpoint import Checkpoint
+        from .files.checkpoint import Checkpoint
 
         with Checkpoint.open(path) as checkpoint:
             yield checkpoint
     else:
-        from .gguf import GGUFFile
+        from .files.gguf import GGUFFile
 
         with GGUFFile.open(path) as file:
             yield file
@@ -210,7 +210,7 @@ class Model:
         return CompiledQuestions(self._engine, parse_questions(questions))
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
-        """What the model would read, by question id: token ids, markers, what was cut (`skyinfer.sequence.Sequence`).
+        """What the model would read, by question id (`skyinfer.text.sequence.Sequence`): ids, markers, what was cut.
 
         Raises:
             RequestError: as `decide`.

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from .files import faults_named
+from .errors import faults_named
 
 _LONGEST_MESSAGE = 1000
 

@@ -19,9 +19,9 @@ from typing import Any
 from checkpoints import paint
 
 import skyinfer
-from skyinfer import _core
-from skyinfer.conversion import convert
 from skyinfer.errors import FormatError, RequestError
+from skyinfer.files.conversion import convert
+from skyinfer.runtime import _core
 
 from .bases import META, QUESTIONS, STATES, TINY, WIDE, Outcome
 from .checks import check_response, only_documented_warnings

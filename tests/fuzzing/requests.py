@@ -21,7 +21,7 @@ import numpy as np
 from checkpoints import paint
 
 import skyinfer
-from skyinfer import cli
+from skyinfer.command import main as cli
 from skyinfer.errors import RequestError
 from skyinfer.schema import parse_request
 

@@ -71,7 +71,7 @@ def main() -> None:
     from checkpoints import SIZES, paint
     from conversion import base
 
-    from skyinfer.gguf import GGUFFile
+    from skyinfer.files.gguf import GGUFFile
 
     record = {}
     with tempfile.TemporaryDirectory() as scratch:

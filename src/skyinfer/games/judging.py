@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cpus import available_cpus
-from ..train.calibration import area_under_curve, expected_calibration_error, reliability
+from ..metrics import area_under_curve, expected_calibration_error, reliability
+from ..runtime.cpus import available_cpus
 from .flappy import DIFFICULTIES, FRAMES_PER_SECOND, Flappy
 from .pilots import Flight, ModelPilot, Pilot, RandomPilot, RememberingPilot, TeacherPilot, disturbed, fly
 

@@ -153,7 +153,7 @@ def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
     p = np.concatenate([np.array(episode.p_danger) for episode in episodes])
     if len(p):
-        from ..train.calibration import area_under_curve, expected_calibration_error, reliability
+        from ..metrics import area_under_curve, expected_calibration_error, reliability
 
         true = np.concatenate([np.array(episode.danger, np.float64) for episode in episodes])
         weights = np.ones(len(p))

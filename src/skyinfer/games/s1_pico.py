@@ -25,11 +25,11 @@ from typing import Any
 
 from .. import convert, load
 from ..errors import SkyinferError
+from ..files.whole_file import WholeFile
 from ..terminal import Progress
 from ..train.report import REPORT_NAME
 from ..train.rows import read_rows
 from ..train.sizes import SIZES
-from ..whole_file import WholeFile
 from .flappy import DIFFICULTIES, FRAMES_PER_SECOND, MARGINS, QUESTIONS, Flappy
 from .judging import as_text, judge
 from .pilots import Pilot, RememberingPilot, TeacherPilot, disturbed

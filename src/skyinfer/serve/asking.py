@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..compiled import CompiledQuestions
-from ..engine import Work
 from ..errors import RequestError
+from ..runtime.engine import Work
 from ..schema import Question, parse_questions
-from ..sequence import StateTokens
+from ..text.sequence import StateTokens
 from .catalog import Catalog, Served
 from .options import Limits
 from .refusals import Refusal, invalid, of_request_error, too_large

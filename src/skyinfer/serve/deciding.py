@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from ..engine import Engine, Work
 from ..model import Model
+from ..runtime.engine import Engine, Work
 from .refusals import ClientGone, overloaded
 
 # A pass that takes no longer than this runs in the event loop. A hop to a thread and back costs a tenth of a

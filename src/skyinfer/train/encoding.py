@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import RequestError
-from ..hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
+from ..files.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
-from ..sequence import Head, SequenceBuilder
-from ..template import PromptTemplate, laya_template
-from ..tokenizer import Tokenizer, parse
+from ..text.sequence import Head, SequenceBuilder
+from ..text.template import PromptTemplate, laya_template
+from ..text.tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
 
 # Padded tokens of one forward and backward pass: activations of pico's then stay in the second-level cache.

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import FormatError
-from ..whole_file import WholeFile
+from ..files.whole_file import WholeFile
 from .directory import SnapshotError
 from .encoding import Chunk, Encoded
 from .network import Batch, Network

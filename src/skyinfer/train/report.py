@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..metrics import Bin
 from ..terminal import printable
-from .calibration import Bin
 
 REPORT_NAME = "training_report.json"
 PLOT_NAME = "reliability.png"

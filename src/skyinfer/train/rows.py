@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from ..errors import RequestError, SkyinferError
-from ..files import checked_path, faults_named, open_regular
+from ..errors import RequestError, SkyinferError, faults_named
+from ..files.paths import checked_path, open_regular
 from ..schema import Question, parse_questions, render_state
 
 _FIELDS = ("state", "questions", "answers", "weight")

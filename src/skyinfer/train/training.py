@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..answer import bucket
-from ..config import ModelConfig
-from ..cpus import available_cpus
 from ..errors import FormatError, SkyinferError
-from ..files import checked_path
+from ..files.config import ModelConfig
+from ..files.paths import checked_path
+from ..files.temperatures import bucket
+from ..metrics import fit_temperature, measure
+from ..runtime.cpus import available_cpus
 from ..schema import QUESTION_TYPES
-from ..template import PromptTemplate, laya_template
-from .calibration import fit_temperature, measure
+from ..text.template import PromptTemplate, laya_template
 from .directory import alone_in, snapshot_of
 from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
@@ -325,8 +325,8 @@ class _Training:
 
     def _from_init(self, directory: Path) -> _Base:
         """An earlier checkpoint, checked as `skyinfer.load` checks it."""
-        from ..checkpoint import Checkpoint
-        from ..safetensors import map_tensors
+        from ..files.checkpoint import Checkpoint
+        from ..files.safetensors import map_tensors
 
         if directory.is_dir() and not (directory / AGENT).exists():
             raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")

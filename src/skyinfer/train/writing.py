@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SkyinferError
-from ..whole_file import WholeFile
+from ..files.whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
 
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"

@@ -15,11 +15,12 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from .answer import TEMPERATURE_NAMES
-from .errors import FormatError
-from .files import name_as_text
-from .gguf import ALL_ROWS, TensorInfo, are_strings, shown
-from .schema import QUESTION_TYPES
+from ..errors import FormatError
+from ..schema import QUESTION_TYPES
+from ..text.tokenizer import are_strings
+from .gguf import ALL_ROWS, TensorInfo, shown
+from .paths import name_as_text
+from .temperatures import TEMPERATURE_NAMES
 
 ARCHITECTURE = "modern-bert"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."

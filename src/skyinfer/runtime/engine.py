@@ -14,16 +14,16 @@ from typing import cast
 
 import numpy as np
 
+from ..errors import FormatError
+from ..files.config import ModelConfig, ModelSource
+from ..files.gguf import ALL_ROWS
+from ..files.temperatures import CLAMP, Temperatures, clamped
+from ..schema import QUESTION_TYPES, Question
+from ..text.sequence import Head, SequenceBuilder, StateTokens, longest_grown
+from ..text.template import PromptTemplate
+from ..text.tokenizer import Tokenizer
 from . import _core
-from .answer import CLAMP, Temperatures, clamped
-from .config import ModelConfig, ModelSource
 from .cpus import available_cpus
-from .errors import FormatError
-from .gguf import ALL_ROWS
-from .schema import QUESTION_TYPES, Question
-from .sequence import Head, SequenceBuilder, StateTokens, longest_grown
-from .template import PromptTemplate
-from .tokenizer import Tokenizer
 
 # What one forward pass takes: token ids, marker positions, and the question type's number.
 Work = tuple[list[int], list[int], int]

@@ -14,8 +14,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import FormatError, RequestError
-from .schema import Question, parse_questions, render_state
+from ..errors import FormatError, RequestError
+from ..schema import Question, parse_questions, render_state
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
 

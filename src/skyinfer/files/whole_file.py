@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from .files import checked_path, faults_named, kind_of
+from ..errors import faults_named
+from .paths import checked_path, kind_of
 
 # what file systems without hard links answer
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EINVAL}

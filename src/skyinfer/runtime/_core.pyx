@@ -9,18 +9,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from .errors import IsaError
-
-cdef extern from *:
-    """
-    #ifdef __GLIBC__
-    #include <malloc.h>
-    #define give_back_freed_memory() malloc_trim(0)
-    #else
-    #define give_back_freed_memory() 0
-    #endif
-    """
-    int give_back_freed_memory() nogil
+from ..errors import IsaError
 
 DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
 
@@ -45,12 +34,6 @@ def isa_names() -> list[str]:
 def isa_supported(str name not None) -> bool:
     """Whether this CPU and operating system can run the named set."""
     return bool(sky_isa_supported(name.encode()))
-
-
-def trim_memory() -> None:
-    """Gives memory that other packages allocated and freed back to the system, which glibc's malloc rarely does."""
-    with nogil:
-        give_back_freed_memory()
 
 
 cdef class CoreModel:
@@ -269,4 +252,3 @@ cdef class CorePlan:
 
 include "_questions.pxi"
 include "_kernels.pxi"
-include "_header.pxi"

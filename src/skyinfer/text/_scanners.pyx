@@ -1,11 +1,30 @@
-# The two parts of a model file's header that are too long for a loop in Python: arrays of strings, and a tokenizer.json
-# of which little has to be known. Both are untrusted; what is said about a fault is the callers' business.
+# cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
+"""The parts of a model file's header that are too long for a loop in Python: arrays of strings, and a tokenizer.json of
+which little has to be known. Both are untrusted; what is said about a fault is the callers' business.
+"""
 
 import json
 
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
+
+
+cdef extern from *:
+    """
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #define give_back_freed_memory() malloc_trim(0)
+    #else
+    #define give_back_freed_memory() 0
+    #endif
+    """
+    int give_back_freed_memory() nogil
+
+def trim_memory() -> None:
+    """Gives memory that other packages allocated and freed back to the system, which glibc's malloc rarely does."""
+    with nogil:
+        give_back_freed_memory()
 
 
 def read_strings(const uint8_t[::1] data not None, Py_ssize_t pos, Py_ssize_t count) -> tuple[list[str], int]:

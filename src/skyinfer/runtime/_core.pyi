@@ -1,7 +1,6 @@
-"""Types of the border to the C core (_core.pyx, _kernels.pxi and _header.pxi, which hold the contracts)."""
+"""Types of the border to the C core (_core.pyx, _questions.pxi and _kernels.pxi, which hold the contracts)."""
 
-import mmap
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +15,6 @@ EPILOGUES: dict[str, int]
 
 def isa_names() -> list[str]: ...
 def isa_supported(name: str) -> bool: ...
-def trim_memory() -> None: ...
 
 class CoreModel:
     def __init__(
@@ -124,7 +122,3 @@ class Kernels:
         window: int = -1,
         scale: float = 1.0,
     ) -> None: ...
-
-def read_strings(data: bytes | mmap.mmap, pos: int, count: int) -> tuple[list[str], int]: ...
-def json_members(text: str, names: Container[str]) -> dict[str, tuple[int, int]]: ...
-def json_numbers(text: str) -> tuple[int, int]: ...

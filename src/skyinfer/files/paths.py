@@ -1,22 +1,18 @@
 """Opens the files that a model is made of: regular ones only, with faults that name the file.
 
 A reader of a pipe may wait for ever and a device has no length to hold a header against, so both are refused before
-anything is read. JSON files come as objects with typed access; what their entries mean is left to their readers.
+anything is read.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO
 
-from .errors import FormatError
+from ..errors import FormatError
 
 _MAX_BYTES = 256 << 20
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -43,15 +39,6 @@ def checked_path(path: str | os.PathLike[str], wanted: str = "a file") -> Path:
 def name_as_text(name: str) -> str:
     """A file's or directory's name as Unicode text: bytes of it that are none are written as escapes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-@contextmanager
-def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
-    """Give every OSError of the block the name of the file or stream that it is about, and its own cause."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error
 
 
 def kind_of(mode: int) -> str:
@@ -100,72 +87,3 @@ def read_text(path: Path) -> str:
         raise FormatError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: is not UTF-8: {error}") from None
-
-
-class JsonFile:
-    """A JSON object in a file, with typed access that names file and entry in its errors.
-
-    Attributes:
-        path: the file.
-        content: the object.
-    """
-
-    def __init__(self, path: Path, content: dict[str, Any]) -> None:
-        self.path = path
-        self.content = content
-
-    @classmethod
-    def read(cls, path: Path) -> JsonFile:
-        """Read a file.
-
-        Raises:
-            FormatError: it is missing, unreadable, too large, or not a JSON object.
-        """
-        return cls.parse(path, read_text(path))
-
-    @classmethod
-    def parse(cls, path: Path, text: str) -> JsonFile:
-        """The object that a file's text stands for. Raises as `read`."""
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}: is not JSON: {error}") from None
-        if not isinstance(content, dict):
-            raise FormatError(f"{path}: expected a JSON object")
-        return cls(path, content)
-
-    @classmethod
-    def one_of(cls, directory: Path, *names: str) -> JsonFile:
-        """The first of the files that is there."""
-        for name in names:
-            if (directory / name).exists():
-                return cls.read(directory / name)
-        raise FormatError(f"{directory}: not a Laya checkpoint: {' and '.join(names)} are missing")
-
-    def get(self, key: str) -> Any:
-        return self.content.get(key)
-
-    def fail(self, key: str, message: str) -> NoReturn:
-        raise FormatError(f"{self.path}: {key}: {message}")
-
-    def whole(self, key: str, default: int | None = None, least: int = 0) -> int:
-        """A whole number below 2**31; null counts as absent."""
-        value = self.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            self.fail(key, "is missing")
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.fail(key, f"expected a whole number, found {short_repr(value)}")
-        if not least <= value < 1 << 31:
-            self.fail(key, f"{short_repr(value)} is out of range")
-        return int(value)
-
-    def number(self, key: str, value: Any) -> float:
-        """`value`, found at `key`, as a float."""
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            self.fail(key, f"expected a number, found {short_repr(value)}")
-        try:
-            return float(value)
-        except OverflowError:
-            self.fail(key, f"{short_repr(value)} is out of range")

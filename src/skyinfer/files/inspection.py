@@ -14,13 +14,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .answer import clamped
+from ..terminal import printable, size
+from ..text.template import KEY as TEMPLATE_KEY
+from ..text.template import PromptTemplate, julia_template, laya_template
+from ..text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 from .config import ModelConfig, ModelSource
 from .gguf import GGUFFile
-from .template import KEY as TEMPLATE_KEY
-from .template import PromptTemplate, julia_template, laya_template
-from .terminal import printable, size
-from .tokenizer import HUGGINGFACE_JSON, Tokenizer
+from .temperatures import clamped
 
 _WIDTH = 80
 _LABEL = 18  # columns of the names on the left

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from . import _core
-from .errors import FormatError
-from .files import checked_path, faults_named, open_regular
+from ..errors import FormatError, faults_named
+from ..text import _scanners
+from .paths import checked_path, open_regular
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | list[Any]
@@ -39,9 +39,6 @@ _FIXED = {
     _BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-
-# values of tokenizer.ggml.token_type (the GGUF specification)
-TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 1, 3, 4, 5
 
 # The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
 STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
@@ -294,7 +291,7 @@ class _Header:
             self.fail(f"{what}: invalid UTF-8: {raw[:40]!r}")
 
     def strings(self, count: int, what: str) -> list[str]:
-        out, self.pos = _core.read_strings(self.data, self.pos, count)
+        out, self.pos = _scanners.read_strings(self.data, self.pos, count)
         if len(out) < count:
             # whoever reads it alone says what is wrong with it
             what = f"{what}: element {len(out)}"
@@ -404,11 +401,6 @@ class _Header:
         for n in shape:
             n_values *= n
         return n_values // block * block_bytes
-
-
-def are_strings(values: list[Any]) -> bool:
-    """Whether a list out of metadata, which may be long, holds nothing but strings."""
-    return set(map(type, values)) <= {str}
 
 
 def shown(text: str) -> str:

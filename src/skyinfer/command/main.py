@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from . import __version__
-from .errors import RequestError, SkyinferError
-from .files import checked_path, faults_named
-from .outtypes import OUTTYPES
-from .serve.options import add_arguments, from_arguments
-from .terminal import (
+from .. import __version__
+from ..errors import RequestError, SkyinferError, faults_named
+from ..files.outtypes import OUTTYPES
+from ..files.paths import checked_path
+from ..serve.options import add_arguments, from_arguments
+from ..terminal import (
     Progress,
     abandon_stdout,
     flush_stdout,
@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    from . import convert
+    from .. import convert
 
     with _termination_raised(), Progress(sys.stderr) as progress:
         try:
@@ -246,7 +246,7 @@ def _convert(arguments: argparse.Namespace) -> None:
 def _decide(arguments: argparse.Namespace) -> None:
     # faults of the request are told before a large model is loaded
     name = "standard input" if arguments.request == "-" else arguments.request
-    from .schema import parse_request
+    from ..schema import parse_request
 
     try:
         body = _read_request(arguments.request)
@@ -254,7 +254,7 @@ def _decide(arguments: argparse.Namespace) -> None:
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
 
-    from . import load
+    from .. import load
 
     model = load(_model_path(arguments), temperature_clamp=arguments.temperature_clamp)
     try:
@@ -270,8 +270,8 @@ def _model_path(arguments: argparse.Namespace) -> str | None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    from .inspection import as_text, describe
-    from .model import open_source
+    from ..files.inspection import as_text, describe
+    from ..model import open_source
 
     with open_source(arguments.model) as source:
         description = describe(source, tensors=arguments.tensors)
@@ -286,11 +286,11 @@ _TRAIN_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "he
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from .train.rows import RowsError
+    from ..train.rows import RowsError
 
     try:
-        from .train.directory import SnapshotError, snapshot_of
-        from .train.training import OptionError, UnfinishedError, train_rows
+        from ..train.directory import SnapshotError, snapshot_of
+        from ..train.training import OptionError, UnfinishedError, train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
     with _termination_raised(), Progress(sys.stderr) as progress:
@@ -340,13 +340,13 @@ def _play(arguments: argparse.Namespace) -> None:
     if arguments.json and not arguments.headless:
         parser.error("argument --json: needs --headless")
 
-    from .games import play
-    from .games.flappy import FRAMES_PER_SECOND
+    from ..games import play
+    from ..games.flappy import FRAMES_PER_SECOND
 
     terminal = None if arguments.headless else play.open_terminal()
     model = model_name = None
     if arguments.pilot == "model":
-        from . import load
+        from .. import load
 
         model = load(_model_path(arguments))
         model_name = printable(model.name)
@@ -390,13 +390,13 @@ def _serve(arguments: argparse.Namespace) -> None:
         options = from_arguments(arguments, dict(os.environ))
     except ValueError as error:
         parser.error(str(error))
-    from .serve.running import run
+    from ..serve.running import run
 
     run(options)
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from . import info
+    from .. import info
 
     facts = info()
     if arguments.json:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from ..errors import FormatError
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
-from .errors import FormatError
 from .gguf import TensorInfo
 from .outtypes import OUTTYPES
 from .whole_file import WholeFile

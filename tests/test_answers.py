@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from skyinfer.answer import (
-    Temperatures,
+from skyinfer.errors import FormatError
+from skyinfer.files.temperatures import Temperatures, bucket
+from skyinfer.runtime.answers import (
     answer,
-    bucket,
     choice_confidence,
     in_option_order,
     probabilities,
     response,
     score_confidence,
 )
-from skyinfer.errors import FormatError
 from skyinfer.schema import Question, parse_questions
-from skyinfer.sequence import Sequence
+from skyinfer.text.sequence import Sequence
 
 PLAIN = Temperatures({})
 

@@ -20,8 +20,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import FormatError
-from .schema import QUESTION_TYPES, Option
+from ..errors import FormatError
+from ..schema import QUESTION_TYPES, Option
 
 if TYPE_CHECKING:
     from jinja2 import nodes

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .errors import FormatError
-from .files import faults_named, open_regular
+from ..errors import FormatError, faults_named
 from .gguf import shown
+from .paths import open_regular
 
 # bytes of one value
 _ITEM_BYTES = {

@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .answer import as_number, clamped
+from ..errors import FormatError
+from ..schema import QUESTION_TYPES
+from ..text.tokenizer import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, TOKEN_USER_DEFINED
 from .config import (
     ARCHITECTURE,
     DEFAULT_MAX_TOKENS,
@@ -27,21 +29,17 @@ from .config import (
     TEMPERATURE_KEY,
     ModelConfig,
 )
-from .errors import FormatError
-from .files import JsonFile, checked_path, name_as_text
 from .gguf import (
     ALL_ROWS,
     STORED_DTYPES,
-    TOKEN_CONTROL,
-    TOKEN_NORMAL,
-    TOKEN_UNUSED,
-    TOKEN_USER_DEFINED,
     TensorInfo,
     finite,
     release_rows,
 )
+from .json_file import JsonFile
+from .paths import checked_path, name_as_text
 from .safetensors import StoredTensor, map_tensors
-from .schema import QUESTION_TYPES
+from .temperatures import as_number, clamped
 
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
@@ -357,8 +355,8 @@ def _warn(message: str) -> None:
 
 def _tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
     """Keys of the vocabulary, the special tokens and the template."""
+    from ..text.template import julia_template, laya_template
     from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
-    from .template import julia_template, laya_template
 
     settings = tokenizer_config(directory)
     canonical = canonical_tokenizer_json(directory)

@@ -19,15 +19,17 @@ from functools import lru_cache
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import _core
-from .errors import FormatError
-from .gguf import TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_USER_DEFINED, are_strings
+from ..errors import FormatError
+from . import _scanners
 from .words import words_of
 
 if TYPE_CHECKING:
     import tokenizers
 
 HUGGINGFACE_JSON = "tokenizer.huggingface.json"
+
+# values of tokenizer.ggml.token_type (the GGUF specification)
+TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 1, 3, 4, 5
 _TOKENS, _TYPES, _MERGES = (f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "merges"))
 _PRE = "tokenizer.ggml.pre"
 _NORMALIZER = "skycmd.tokenizer.normalizer"
@@ -142,7 +144,7 @@ class Tokenizer:
         source = _TOKENS if text is None else HUGGINGFACE_JSON
         backend, largest = _rebuild(metadata, special.mask_id) if text is None else parse(text, source)
         if special.vocab_size > _LARGE_VOCABULARY:
-            _core.trim_memory()
+            _scanners.trim_memory()
         return cls(backend, special, source, largest)
 
     def encode(self, text: str) -> list[int]:
@@ -229,7 +231,7 @@ def parse(text: str, source: str) -> tuple[tokenizers.Tokenizer, int | None]:
         raise FormatError(f"{source}: longer than {_MAX_JSON_CHARACTERS} characters")
     with faults_named(source):
         # before the package sees it, which normalizes the added tokens at once; the package parses the whole anyway
-        places = _core.json_members(text, ("normalizer", "pre_tokenizer", "model"))
+        places = _scanners.json_members(text, ("normalizer", "pre_tokenizer", "model"))
         parts = {name: text[begin:end] for name, (begin, end) in places.items()}
         model = parts.pop("model", "")
         _check_growth(map(json.loads, parts.values()), source)
@@ -300,8 +302,8 @@ def _largest_id(model: str, backend: tokenizers.Tokenizer) -> int | None:
     To ask for the vocabulary, which comes as a dict, takes a quarter of the time that making the tokenizer takes.
     """
     try:
-        begin, end = _core.json_members(model, ("vocab",))["vocab"]
-        n_tokens, largest = _core.json_numbers(model[begin:end])
+        begin, end = _scanners.json_members(model, ("vocab",))["vocab"]
+        n_tokens, largest = _scanners.json_numbers(model[begin:end])
     except (KeyError, ValueError):
         return None
     # the numbers differ where one text has several ids in the file, of which one counts
@@ -382,6 +384,11 @@ def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tuple[tokenizers.Toke
             ]
         )
     return backend, max(vocab.values(), default=None)
+
+
+def are_strings(values: list[Any]) -> bool:
+    """Whether a list out of metadata, which may be long, holds nothing but strings."""
+    return set(map(type, values)) <= {str}
 
 
 def _string_list(metadata: Mapping[str, Any], key: str) -> list[str]:

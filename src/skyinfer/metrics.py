@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..answer import CLAMP
+from .files.temperatures import CLAMP
 
 N_BINS = 15
 

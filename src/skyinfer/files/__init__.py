@@ -1,0 +1,1 @@
+"""Model files: GGUF, safetensors and checkpoint directories, read, checked, converted and described."""
