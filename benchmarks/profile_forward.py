@@ -45,12 +45,12 @@ def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: 
         yield kernels.product("up, gated", n, 2 * d_ff, d, "geglu" if config.activation == "gelu" else "swiglu")
         yield kernels.product("down", n, d, d_ff, residual=True)
     yield kernels.norm(n, d)
-    for i in range(config.n_head_blocks):
-        m, asking = (n_markers, markers) if i == config.n_head_blocks - 1 else (n, lengths)
+    for i in range(config.n_decision_blocks):
+        m, asking = (n_markers, markers) if i == config.n_decision_blocks - 1 else (n, lengths)
         yield kernels.norm(n, d)
         yield kernels.product("head products", n, 2 * d, d, bias=True)
         yield kernels.product("head products", m, d, d, bias=True)
-        yield from kernels.attention("head attention", d, config.n_head_heads, asking)
+        yield from kernels.attention("head attention", d, config.n_decision_heads, asking)
         yield kernels.product("head products", m, d, d, bias=True, residual=True)
         yield kernels.norm(m, d)
         yield kernels.product("head products", m, 4 * d, d, "relu", bias=True)
@@ -72,7 +72,7 @@ def profile(path: str, seconds: float, isa: str | None) -> None:
     config, lengths, markers = model.config, [len(ids) for ids, _, _ in batch], [len(at) for _, at, _ in batch]
     tabulated = 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES
     steps = list(operations(config, tabulated, Kernels(model.isa, lengths), markers))
-    least = replace(config, d_model=2 * math.lcm(config.n_heads, config.n_head_heads), d_ff=1)
+    least = replace(config, d_model=2 * math.lcm(config.n_heads, config.n_decision_heads), d_ff=1)
     calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(batch)), [1] * len(batch)))
     n_calls, flops = Counter(step.kind for step in steps), Counter[str]()
     for step in steps:

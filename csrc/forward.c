@@ -270,12 +270,12 @@ static void gather_markers(const sky_plan *plan, const sky_batch *b, const float
 
 /* One block. Every row gives keys and values; all `n` rows ask, or in the last block only the markers do, whose residual
  * stream is then marker_x and goes on alone. */
-static void head_block(const sky_plan *plan, const sky_batch *b, int n, int i, int is_last)
+static void decision_block(const sky_plan *plan, const sky_batch *b, int n, int i, int is_last)
 {
     const sky_model *m = plan->model;
     const sky_block *w = &m->blocks[i];
     const int d = m->params.d_model, stride = plan->stride;
-    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_HEAD_NORM_EPS, n, plan->x, plan->normed);
+    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, n, plan->x, plan->normed);
     trace(plan, "head", i, "attn_norm", plan->normed, n, d, stride);
     linear(plan, &w->attn_kv, n, plan->normed, stride, NULL, plan->qkv + d, plan->qkv_stride, SKY_EPILOGUE_LINEAR);
 
@@ -295,12 +295,12 @@ static void head_block(const sky_plan *plan, const sky_batch *b, int n, int i, i
         gather_markers(plan, b, plan->normed, normed);
     }
     linear(plan, &w->attn_q, rows, normed, stride, NULL, q, q_stride, SKY_EPILOGUE_LINEAR);
-    attend(plan, b, m->params.n_head_heads, NULL, -1, q, q_stride, query_offsets, mixed);
+    attend(plan, b, m->params.n_decision_heads, NULL, -1, q, q_stride, query_offsets, mixed);
     trace(plan, "head", i, "attn", mixed, rows, d, stride);
     linear(plan, &w->attn_output, rows, mixed, stride, x, x, stride, SKY_EPILOGUE_LINEAR);
     trace(plan, "head", i, "attn_output", x, rows, d, stride);
 
-    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_HEAD_NORM_EPS, rows, x, normed);
+    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_DECISION_NORM_EPS, rows, x, normed);
     trace(plan, "head", i, "ffn_norm", normed, rows, d, stride);
     linear(plan, &w->ffn_up, rows, normed, stride, NULL, ff, plan->ff_stride, SKY_EPILOGUE_RELU);
     trace(plan, "head", i, "ffn", ff, rows, 4 * d, plan->ff_stride);
@@ -313,7 +313,7 @@ static void score_markers(const sky_plan *plan, int n_markers, float *logits)
 {
     const sky_model *m = plan->model;
     const int d = m->params.d_model;
-    norm(plan, &m->cls_norm, m->cls_norm.bias, SKY_HEAD_NORM_EPS, n_markers, plan->marker_x, plan->marker_normed);
+    norm(plan, &m->cls_norm, m->cls_norm.bias, SKY_DECISION_NORM_EPS, n_markers, plan->marker_x, plan->marker_normed);
     trace(plan, "cls.norm", 0, NULL, plan->marker_normed, n_markers, d, plan->stride);
     linear(plan, &m->cls, n_markers, plan->marker_normed, plan->stride, NULL, plan->marker_q, plan->stride,
            SKY_EPILOGUE_GELU);
@@ -338,9 +338,9 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     for (int i = 0; i < p->n_layers; i++)
         encoder_layer(plan, batch, n, i);
     output_norm_with_type(plan, batch, n);
-    for (int i = 0; i < p->n_head_blocks; i++)
-        head_block(plan, batch, n, i, i == p->n_head_blocks - 1);
-    if (p->n_head_blocks == 0)
+    for (int i = 0; i < p->n_decision_blocks; i++)
+        decision_block(plan, batch, n, i, i == p->n_decision_blocks - 1);
+    if (p->n_decision_blocks == 0)
         gather_markers(plan, batch, plan->x, plan->marker_x);
     score_markers(plan, n_markers, logits);
     SKY_ATOMIC_ADD(n_running, -1);

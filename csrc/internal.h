@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 #include "skyinfer.h"
 
-#define SKY_HEAD_NORM_EPS 1e-5f /* torch.nn.LayerNorm's default, which the decision head is trained with */
+#define SKY_DECISION_NORM_EPS 1e-5f /* torch.nn.LayerNorm's default, which the decision head is trained with */
 
 /* ---- instruction sets (cpu.c, dispatch.c) ---- */
 
@@ -65,7 +65,7 @@ struct sky_model {
     sky_layer *layers; /* [n_layers] */
     sky_norm_weights output_norm;
     float *token_types; /* [3, d] */
-    sky_block *blocks;  /* [n_head_blocks] */
+    sky_block *blocks;  /* [n_decision_blocks] */
     sky_norm_weights cls_norm;
     sky_linear cls;        /* [d, d] */
     sky_linear cls_output; /* [1, d] */
@@ -73,7 +73,7 @@ struct sky_model {
 
     void *arena; /* all floats above */
     size_t arena_bytes;
-    int64_t *n_set; /* rows set so far [(n_layers + n_head_blocks + 1), slots of a block], see rows_set in model.c */
+    int64_t *n_set; /* rows set so far [(n_layers + n_decision_blocks + 1), slots of a block], see rows_set in model.c */
     int frozen;
     int n_running; /* atomic; passes in flight, which divide the threads. All that changes after freeze */
     char error_lock; /* tensors are set from several threads, and more than one may fail */

@@ -93,7 +93,7 @@ static size_t lay_out(sky_model *m, char *base)
     }
     carve_norm(&c, &m->output_norm, d, 0);
     m->token_types = sky_carve(&c, SKY_N_QUESTION_TYPES, d);
-    for (int i = 0; i < p->n_head_blocks; i++) {
+    for (int i = 0; i < p->n_decision_blocks; i++) {
         sky_block *b = &m->blocks[i];
         carve_norm(&c, &b->attn_norm, d, 1);
         carve_linear(m, &c, &b->attn_q, d, d, 0, 0);
@@ -196,7 +196,7 @@ static int block_slots(sky_model *m, int blk, tensor_slot s[MAX_SLOTS])
     return n;
 }
 
-static int n_blocks(const sky_model *m) { return m->params.n_layers + m->params.n_head_blocks; }
+static int n_blocks(const sky_model *m) { return m->params.n_layers + m->params.n_decision_blocks; }
 
 static int64_t *rows_set(sky_model *m, int blk, int slot) { return m->n_set + (size_t)(blk + 1) * MAX_SLOTS + slot; }
 
@@ -296,8 +296,8 @@ static sky_status check_params(sky_model *m)
         {"n_vocab", p->n_vocab, 1, 1 << 24},
         {"n_layers", p->n_layers, 1, 1024},
         {"n_heads", p->n_heads, 1, p->d_model},
-        {"n_head_blocks", p->n_head_blocks, 0, 1024},
-        {"n_head_heads", p->n_head_heads, 1, p->d_model},
+        {"n_decision_blocks", p->n_decision_blocks, 0, 1024},
+        {"n_decision_heads", p->n_decision_heads, 1, p->d_model},
         {"window", p->window, 0, 1 << 24},
         {"max_positions", p->max_positions, 1, 1 << 20},
         {"activation", (int32_t)p->activation, SKY_ACT_GELU, SKY_ACT_SILU},
@@ -308,11 +308,11 @@ static sky_status check_params(sky_model *m)
                         limits[i].high, limits[i].value);
     if (p->d_model % p->n_heads || p->d_model / p->n_heads % 2)
         return fail(m, SKY_ERR_ARGUMENT, "n_heads: %d does not divide d_model %d into even heads", p->n_heads, p->d_model);
-    if (p->d_model % p->n_head_heads)
-        return fail(m, SKY_ERR_ARGUMENT, "n_head_heads: %d does not divide d_model %d", p->n_head_heads, p->d_model);
-    if (p->d_model / p->n_heads > SKY_MAX_D_HEAD || p->d_model / p->n_head_heads > SKY_MAX_D_HEAD)
+    if (p->d_model % p->n_decision_heads)
+        return fail(m, SKY_ERR_ARGUMENT, "n_decision_heads: %d does not divide d_model %d", p->n_decision_heads, p->d_model);
+    if (p->d_model / p->n_heads > SKY_MAX_D_HEAD || p->d_model / p->n_decision_heads > SKY_MAX_D_HEAD)
         return fail(m, SKY_ERR_ARGUMENT, "d_head: at most %d, got %d", SKY_MAX_D_HEAD,
-                    p->d_model / (p->n_heads < p->n_head_heads ? p->n_heads : p->n_head_heads));
+                    p->d_model / (p->n_heads < p->n_decision_heads ? p->n_heads : p->n_decision_heads));
     if (!(p->norm_eps > 0.0f && p->rope_base_global > 0.0f && p->rope_base_local > 0.0f))
         return fail(m, SKY_ERR_ARGUMENT, "norm_eps and rope bases: expected positive numbers");
     if (!p->layer_is_global)
@@ -335,7 +335,7 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
                     params->isa ? params->isa : "");
 
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
-    m->blocks = sky_alloc((size_t)(params->n_head_blocks + 1) * sizeof *m->blocks);
+    m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
     m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * MAX_SLOTS * sizeof *m->n_set);
     if (!m->layers || !m->blocks || !m->n_set)
         return fail(m, SKY_ERR_MEMORY, "out of memory");

@@ -18,7 +18,7 @@ static size_t lay_out(sky_plan *plan, char *base)
     const sky_model_params *p = &plan->model->params;
     const size_t n = plan->limits.n_tokens, n_markers = plan->limits.n_markers;
     const size_t stride = plan->stride, qkv_stride = plan->qkv_stride, ff_stride = plan->ff_stride;
-    const int d_head = max_int(p->d_model / p->n_heads, p->d_model / p->n_head_heads);
+    const int d_head = max_int(p->d_model / p->n_heads, p->d_model / p->n_decision_heads);
     sky_carver c = {base, 0};
     plan->x = sky_carve(&c, n, stride);
     plan->normed = sky_carve(&c, n, stride);
@@ -57,7 +57,7 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     }
     plan->stride = row_stride(p->d_model);
     plan->qkv_stride = row_stride(3 * p->d_model);
-    plan->ff_stride = row_stride(max_int(p->d_ff, p->n_head_blocks ? 4 * p->d_model : 0));
+    plan->ff_stride = row_stride(max_int(p->d_ff, p->n_decision_blocks ? 4 * p->d_model : 0));
     plan->arena_bytes = lay_out(plan, NULL);
     plan->arena = sky_alloc(plan->arena_bytes);
     if (!plan->arena) {

@@ -53,8 +53,8 @@ typedef struct {
     int32_t n_vocab;
     int32_t n_layers;     /* encoder layers */
     int32_t n_heads;      /* of the encoder; divides d_model, and d_model / n_heads is even */
-    int32_t n_head_blocks; /* blocks of the decision head; may be 0 */
-    int32_t n_head_heads; /* attention heads of a decision head block; divides d_model */
+    int32_t n_decision_blocks; /* blocks of the decision head; may be 0 */
+    int32_t n_decision_heads; /* attention heads of a decision head block; divides d_model */
     int32_t window;       /* tokens that a local layer sees on each side */
     int32_t max_positions; /* longest sequence that will ever be run: the size of the rope tables */
     float norm_eps;       /* of the encoder's norms; the head's is 1e-5 */

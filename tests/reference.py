@@ -100,7 +100,7 @@ class ReferenceConfig:
     rope_base_global: float
     rope_base_local: float
     activation: str
-    n_head_blocks: int
+    n_decision_blocks: int
 
     @classmethod
     def read(cls, directory: Path) -> ReferenceConfig:
@@ -125,7 +125,7 @@ class ReferenceConfig:
             rope_base_global=base("full_attention", "global_rope_theta", 160000.0),
             rope_base_local=base("sliding_attention", "local_rope_theta", 10000.0),
             activation=encoder.get("hidden_activation", "gelu"),
-            n_head_blocks=agent["head_layers"],
+            n_decision_blocks=agent["head_layers"],
         )
 
 
@@ -207,7 +207,7 @@ class Reference:
 
     def _head(self, h: F64, question_type: int, keep: Activations) -> F64:
         keep["typed"] = h = h + self.tensors["type_emb.weight"][question_type]
-        for j in range(self.config.n_head_blocks):
+        for j in range(self.config.n_decision_blocks):
             name, block = f"head.{j}", f"head.layers.{j}"
 
             keep[f"{name}.attn_norm"] = a = layer_norm(h, *self._affine(f"{block}.norm1"), HEAD_EPS)

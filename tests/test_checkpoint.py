@@ -86,7 +86,7 @@ def test_spelling(spelling: str, tmp_path: Path) -> None:
 
     changes = SPELLINGS[spelling]
     assert ours.n_layers == TINY["n_layers"]
-    assert ours.n_head_blocks == changes.get("head_layers", TINY["head_layers"])
+    assert ours.n_decision_blocks == changes.get("head_layers", TINY["head_layers"])
     assert (ours.rope_base_global, ours.rope_base_local) == changes.get("rope_base", (160000.0, 10000.0))
     assert ours.norm_eps == changes.get("eps", 1e-5)
     assert ours.window == changes.get("local_attention", 128) // 2

@@ -115,15 +115,15 @@ def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> No
     engine, questions = model._engine, model.compile(QUESTIONS)
     plan = _core.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
     with pytest.raises(ValueError, match="larger than the plan"):
-        plan.run_heads(questions._core_heads, 0, 4, [5] * 250, False)
+        plan.run_prefixes(questions._core_prefixes, 0, 4, [5] * 250, False)
 
 
 def test_heads_of_more_tokens_than_an_int_counts() -> None:
-    heads = _core.CoreHeads([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
-    assert heads.n_tokens(10**12) == 40_000 << 16  # more than 2^31
-    assert heads.batch(0, 10**12, 2048) == (1, 1 << 16, 1)
-    assert heads.batch(39_000, 4, 2048) == (39_256, 2048, 256)
-    assert heads.batch(39_999, 4, 2048) == (40_000, 8, 1)
+    prefixes = _core.CorePrefixes([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
+    assert prefixes.n_tokens(10**12) == 40_000 << 16  # more than 2^31
+    assert prefixes.batch(0, 10**12, 2048) == (1, 1 << 16, 1)
+    assert prefixes.batch(39_000, 4, 2048) == (39_256, 2048, 256)
+    assert prefixes.batch(39_999, 4, 2048) == (40_000, 8, 1)
 
 
 def test_more_questions_than_one_pass_holds(model: skyinfer.Model) -> None:

@@ -59,10 +59,10 @@ def test_reads_everything(source: Source) -> None:
     assert config == ModelConfig(
         name="golden",
         n_layers=4,
-        n_head_blocks=2,
+        n_decision_blocks=2,
         d_model=128,
         n_heads=2,
-        n_head_heads=2,
+        n_decision_heads=2,
         d_ff=192,
         vocab_size=1024,
         norm_eps=1e-5,
@@ -151,11 +151,11 @@ def test_spans(window: int | None, pattern: Any, spans: tuple[bool, ...], source
     assert config.window == (window or 0) // 2
 
 
-def test_feed_forward_of_a_model_without_head_blocks(tmp_path: Path) -> None:
+def test_feed_forward_of_a_model_without_decision_blocks(tmp_path: Path) -> None:
     opened = Checkpoint.open(paint(tmp_path / "bare", **(GOLDEN | {"head_layers": 0})))
     source = Source(opened.path, opened.metadata, opened.tensors)
     config = read(source, feed_forward_length=192, attention__head_count=[2] * 4)
-    assert (config.n_head_blocks, config.d_ff, config.n_heads) == (0, 192, 2)
+    assert (config.n_decision_blocks, config.d_ff, config.n_heads) == (0, 192, 2)
 
 
 # ------------------------------------------------------------------------------------------ faults

@@ -120,7 +120,7 @@ def test_activations_are_the_runtimes(name: str, isa: str) -> None:
     ours: dict[str, np.ndarray] = {}
     _run(name, isa, [case], ours)
     assert recorded_here["values"].keys() - ours.keys() == {"output_norm"}  # one step with "typed"
-    last = f"head.{_model(name).config.n_head_blocks - 1}."
+    last = f"head.{_model(name).config.n_decision_blocks - 1}."
     for activation, value in recorded_here["values"].items():
         a = ours.get(activation)
         if a is None:

@@ -122,7 +122,7 @@ def test_the_window_first_bites_at_a_distance_of_65() -> None:
     """In one local layer, the first token moves the scores of markers up to 64 away only."""
     config = reference.ReferenceConfig(
         n_heads=1, eps=1e-5, window=64, layer_is_global=(False,), rope_base_global=160000.0,
-        rope_base_local=10000.0, activation="gelu", n_head_blocks=0,
+        rope_base_local=10000.0, activation="gelu", n_decision_blocks=0,
     )  # fmt: skip
     model = Reference(config, _reference("byte").tensors)
     ids = [5] * 80

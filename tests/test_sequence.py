@@ -200,11 +200,11 @@ def test_ids_do_not_depend_on_neighbours() -> None:
 def test_head_and_state_can_be_kept() -> None:
     build = builder()
     question = parse_questions({"q": choice(["a", "b"])})[0]
-    head, states = build.head(question), [build.state("one"), build.state(["two"])]
-    before = head.ids
+    prefix, states = build.prefix(question), [build.state("one"), build.state(["two"])]
+    before = prefix.ids
     for state, tokens in zip(("one", ["two"]), states, strict=True):
-        assert build.assemble(head, tokens) == build.build(state, [head])[0]
-    assert head.ids == before
+        assert build.assemble(prefix, tokens) == build.build(state, [prefix])[0]
+    assert prefix.ids == before
 
 
 def test_threads_share_a_builder() -> None:

@@ -44,15 +44,15 @@ class CompiledQuestions:
         """`questions` as `schema.parse_questions` gives them."""
         self._engine = engine
         self._questions = questions
-        self._heads = [engine.builder.head(question) for question in self._questions]
+        self._prefixes = [engine.builder.prefix(question) for question in self._questions]
         self._types = [QUESTION_TYPES.index(question.type) for question in self._questions]
-        self._core_heads = engine.core_heads(self._heads)
+        self._core_prefixes = engine.core_prefixes(self._prefixes)
         # states up to this long go uncut into every sequence
-        self._room = min((head.max_tokens - len(head.ids) - 1 for head in self._heads), default=0)
+        self._room = min((prefix.max_tokens - len(prefix.ids) - 1 for prefix in self._prefixes), default=0)
         # nothing about how they are laid out has to be said in an answer
         self._as_usual = all(
-            head.options_distinct == len(head.markers) and head.max_tokens <= engine.config.max_tokens
-            for head in self._heads
+            prefix.options_distinct == len(prefix.markers) and prefix.max_tokens <= engine.config.max_tokens
+            for prefix in self._prefixes
         )
         self.ids = tuple(question.id for question in self._questions)
         self.offsets = np.cumsum([0, *(len(question.options) for question in self._questions)], dtype=np.int32)
@@ -94,7 +94,7 @@ class CompiledQuestions:
             raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
         read = [self._read(number, state) for number, state in enumerate(states)]
         rows = iter(self._engine.run([work for tokens in read for work in self.work(tokens)]))
-        n = len(self._heads)
+        n = len(self._prefixes)
         return [self.answers(tokens, [next(rows).tolist() for _ in range(n)], temperature_clamp) for tokens in read]
 
     def logits(self, state: Any) -> dict[Any, np.ndarray]:
@@ -143,7 +143,7 @@ class CompiledQuestions:
         """
         if self._stepper is None:
             with self._making_stepper:
-                self._stepper = self._stepper or self._engine.stepper(self._core_heads, self._questions)
+                self._stepper = self._stepper or self._engine.stepper(self._core_prefixes, self._questions)
         if not self._stepper.step(list(ids), keep_tail, self.probabilities):
             raise faulty_weights()
         return self.probabilities
@@ -160,13 +160,13 @@ class CompiledQuestions:
         Raises:
             RequestError: as a call.
         """
-        if not self._heads and state is not None:
+        if not self._prefixes and state is not None:
             return StateTokens([], False)
         return self._engine.builder.state(state)
 
     def n_tokens(self, tokens: StateTokens) -> int:
         """How many tokens the model reads for all questions together."""
-        return self._core_heads.n_tokens(len(tokens.ids))
+        return self._core_prefixes.n_tokens(len(tokens.ids))
 
     def cut(self, tokens: StateTokens) -> Sequence | None:
         """The first question's sequence that has no room for the whole state, if there is one."""
@@ -182,7 +182,7 @@ class CompiledQuestions:
 
     def scores(self, tokens: StateTokens) -> list[list[float]]:
         """What `Engine.run` gives for `work`, here and now."""
-        return self._engine.run_heads(self._core_heads, tokens)
+        return self._engine.run_prefixes(self._core_prefixes, tokens)
 
     def answers(self, tokens: StateTokens, rows: list[list[float]], temperature_clamp: bool | None = None) -> Response:
         """The response, from a question's scores in each row.
@@ -210,7 +210,7 @@ class CompiledQuestions:
             raise RequestError(("states", number, *error.loc[1:]), error.message) from error
 
     def _laid_out(self, tokens: StateTokens) -> list[Sequence]:
-        return [self._engine.builder.assemble(head, tokens) for head in self._heads]
+        return [self._engine.builder.assemble(prefix, tokens) for prefix in self._prefixes]
 
 
 class QuestionCache:

@@ -331,8 +331,8 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 {
     static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
     const sky_model_params params = {
-        .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_head_blocks = BLOCKS,
-        .n_head_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
+        .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_decision_blocks = BLOCKS,
+        .n_decision_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
         .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
         .qkv_table_bytes = qkv_table_bytes, .isa = isa};
     sky_model *m;

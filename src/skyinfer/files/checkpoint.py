@@ -231,8 +231,8 @@ def _metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) 
         encoder.fail("model_type", f"expected 'modernbert', found {short_repr(model_type)}")
 
     n_layers = encoder.whole("num_hidden_layers", least=1)
-    n_head_blocks = agent.whole("head_layers")
-    if n_layers + n_head_blocks > 1024:
+    n_decision_blocks = agent.whole("head_layers")
+    if n_layers + n_decision_blocks > 1024:
         encoder.fail("num_hidden_layers", f"{n_layers} is out of range")
     d_model = encoder.whole("hidden_size", least=1)
     d_ff = encoder.whole("intermediate_size", least=1)
@@ -251,10 +251,10 @@ def _metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) 
     max_head_tokens = lengths.whole("head_length", _DEFAULT_MAX_HEAD_TOKENS, least=1)
 
     keys: dict[str, Any] = {
-        "block_count": n_layers + n_head_blocks,
+        "block_count": n_layers + n_decision_blocks,
         "context_length": encoder.whole("max_position_embeddings", 8192, least=1),
         "embedding_length": d_model,
-        "feed_forward_length": [d_ff] * n_layers + [4 * d_model] * n_head_blocks,
+        "feed_forward_length": [d_ff] * n_layers + [4 * d_model] * n_decision_blocks,
         "attention.head_count": encoder.whole("num_attention_heads", least=1),
         "rope.freq_base": rope_global,
         "rope.freq_base_swa": rope_local,
@@ -267,7 +267,7 @@ def _metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) 
         "vocab_size": encoder.whole("vocab_size", least=1),
         "hidden_activation": activation,
         "decision.type": "laya",
-        "decision.block_count": n_head_blocks,
+        "decision.block_count": n_decision_blocks,
         "decision.max_head_tokens": agent.whole("head_max_len", max_head_tokens, least=1),
         "decision.max_tokens": agent.whole("max_len", max_tokens, least=1),
     }

@@ -81,10 +81,10 @@ class ModelConfig:
     Attributes:
         name: what the file calls itself, or the file's stem.
         n_layers: encoder blocks.
-        n_head_blocks: blocks of the decision head; 0 is possible.
+        n_decision_blocks: blocks of the decision head; 0 is possible.
         d_model: width of a token's vector.
         n_heads: attention heads of the encoder.
-        n_head_heads: attention heads of the decision head, `max(1, d_model // 64)`.
+        n_decision_heads: attention heads of the decision head, `max(1, d_model // 64)`.
         d_ff: inner width of an encoder feed-forward; the head's is `4 * d_model`.
         vocab_size: rows of the token embedding.
         norm_eps: of the encoder's norms; the head's is 1e-5.
@@ -104,10 +104,10 @@ class ModelConfig:
 
     name: str
     n_layers: int
-    n_head_blocks: int
+    n_decision_blocks: int
     d_model: int
     n_heads: int
-    n_head_heads: int
+    n_decision_heads: int
     d_ff: int
     vocab_size: int
     norm_eps: float
@@ -152,8 +152,8 @@ class ModelConfig:
         _check_dialect(keys)
 
         n_blocks = keys.whole("block_count", 1, _MAX_BLOCKS)
-        n_head_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
-        n_layers = n_blocks - n_head_blocks
+        n_decision_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
+        n_layers = n_blocks - n_decision_blocks
         d_model = keys.whole("embedding_length", 2, _MAX_D_MODEL)
         n_heads = keys.uniform("attention.head_count", n_blocks, d_model)
         if d_model % n_heads or (d_model // n_heads) % 2:
@@ -165,11 +165,11 @@ class ModelConfig:
             keys.fail(
                 "attention.head_count", f"heads of {d_model // n_heads} values (at most {_MAX_D_HEAD} are possible)"
             )
-        n_head_heads = max(1, d_model // 64)
-        if d_model % n_head_heads:
+        n_decision_heads = max(1, d_model // 64)
+        if d_model % n_decision_heads:
             keys.fail(
                 "embedding_length",
-                f"{d_model} does not divide into the head's {n_head_heads} attention heads",
+                f"{d_model} does not divide into the head's {n_decision_heads} attention heads",
             )
         keys.only("attention.head_count_kv", n_heads)
         keys.only("attention.key_length", d_model // n_heads)
@@ -198,11 +198,11 @@ class ModelConfig:
         return cls(
             name=keys.text("general.name", name_as_text(path.stem) or "model"),
             n_layers=n_layers,
-            n_head_blocks=n_head_blocks,
+            n_decision_blocks=n_decision_blocks,
             d_model=d_model,
             n_heads=n_heads,
-            n_head_heads=n_head_heads,
-            d_ff=keys.feed_forward(n_layers, n_head_blocks, d_model),
+            n_decision_heads=n_decision_heads,
+            d_ff=keys.feed_forward(n_layers, n_decision_blocks, d_model),
             vocab_size=vocab_size,
             norm_eps=keys.number(eps_key, most=1.0),
             window=window,
@@ -243,7 +243,7 @@ class ModelConfig:
             shapes[name + ".weight"] = (rows,) if columns is None else (rows, columns)
             shapes[name + ".bias"] = (rows,)
 
-        for i in range(self.n_layers, self.n_layers + self.n_head_blocks):
+        for i in range(self.n_layers, self.n_layers + self.n_decision_blocks):
             block = f"blk.{i}."
             linear(block + "attn_norm", d)
             linear(block + "attn_qkv", 3 * d, d)
@@ -339,15 +339,15 @@ class _Keys:
             return value
         return self.whole(name, 1, most)
 
-    def feed_forward(self, n_layers: int, n_head_blocks: int, d_model: int) -> int:
+    def feed_forward(self, n_layers: int, n_decision_blocks: int, d_model: int) -> int:
         name = "feed_forward_length"
         value = self.get(name)
         if isinstance(value, list):
             widths = self.list_of_whole(name, value)
         else:
-            widths = [self.whole(name, 1, _MAX_WIDTH)] * (n_layers + n_head_blocks)
-        if len(widths) != n_layers + n_head_blocks:
-            self.fail(name, f"{len(widths)} entries for {n_layers + n_head_blocks} blocks")
+            widths = [self.whole(name, 1, _MAX_WIDTH)] * (n_layers + n_decision_blocks)
+        if len(widths) != n_layers + n_decision_blocks:
+            self.fail(name, f"{len(widths)} entries for {n_layers + n_decision_blocks} blocks")
         if len(set(widths[:n_layers])) != 1:
             self.fail(name, "the encoder blocks differ in width")
         if any(width != 4 * d_model for width in widths[n_layers:]):

@@ -75,12 +75,12 @@ def convert(
 
 
 def _warn_of_llama_cpp(config: ModelConfig) -> None:
-    if config.n_head_blocks == 0:
+    if config.n_decision_blocks == 0:
         message = "llama.cpp does not read a decision model without head blocks (skyinfer does)"
-    elif config.n_heads != config.n_head_heads:
+    elif config.n_heads != config.n_decision_heads:
         message = (
             f"llama.cpp will compute other answers: it gives the decision head the encoder's "
-            f"{config.n_heads} attention heads where the Laya runtime has {config.n_head_heads}"
+            f"{config.n_heads} attention heads where the Laya runtime has {config.n_decision_heads}"
         )
     else:
         return

@@ -66,7 +66,7 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
             "rope_base_local": config.rope_base_local,
             "norm_eps": config.norm_eps,
         },
-        "head": {"blocks": config.n_head_blocks, "heads": config.n_head_heads},
+        "head": {"blocks": config.n_decision_blocks, "heads": config.n_decision_heads},
         "decision": {
             "type": source.metadata[f"{source.metadata['general.architecture']}.decision.type"],
             "max_tokens": config.max_tokens,

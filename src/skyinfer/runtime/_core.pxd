@@ -33,8 +33,8 @@ cdef extern from "skyinfer.h" nogil:
         int32_t n_vocab
         int32_t n_layers
         int32_t n_heads
-        int32_t n_head_blocks
-        int32_t n_head_heads
+        int32_t n_decision_blocks
+        int32_t n_decision_heads
         int32_t window
         int32_t max_positions
         float norm_eps

@@ -25,8 +25,8 @@ class CoreModel:
         n_vocab: int,
         n_layers: int,
         n_heads: int,
-        n_head_blocks: int,
-        n_head_heads: int,
+        n_decision_blocks: int,
+        n_decision_heads: int,
         window: int,
         max_positions: int,
         norm_eps: float,
@@ -59,11 +59,11 @@ class CorePlan:
     @property
     def threads(self) -> int: ...
     def run(self, sequences: list[BatchItem], trace: dict[str, np.ndarray] | None = None) -> list[Matrix]: ...
-    def run_heads(
-        self, heads: CoreHeads, first: int, last: int, state_ids: list[int], keep_tail: bool
+    def run_prefixes(
+        self, prefixes: CorePrefixes, first: int, last: int, state_ids: list[int], keep_tail: bool
     ) -> list[list[float]]: ...
 
-class CoreHeads:
+class CorePrefixes:
     def __init__(self, heads: list[tuple[Sequence[int], Sequence[int], int, int]], *, sep_id: int) -> None: ...
     @property
     def n(self) -> int: ...
@@ -76,7 +76,7 @@ class CoreStepper:
     def __init__(
         self,
         model: CoreModel,
-        heads: CoreHeads,
+        prefixes: CorePrefixes,
         temperatures: list[float],
         options: list[list[int]],
         *,

@@ -41,8 +41,8 @@ cdef class CoreModel:
 
     cdef sky_model *handle
 
-    def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_head_blocks,
-                  int n_head_heads, int window, int max_positions, float norm_eps, float rope_base_global,
+    def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
+                  int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
                   float rope_base_local, bint silu, layer_is_global, size_t qkv_table_bytes=0, isa=None):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
@@ -51,8 +51,8 @@ cdef class CoreModel:
         cdef sky_model_params params
         memset(&params, 0, sizeof(params))
         params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
-        params.n_layers, params.n_heads, params.n_head_blocks = n_layers, n_heads, n_head_blocks
-        params.n_head_heads, params.window, params.max_positions = n_head_heads, window, max_positions
+        params.n_layers, params.n_heads, params.n_decision_blocks = n_layers, n_heads, n_decision_blocks
+        params.n_decision_heads, params.window, params.max_positions = n_decision_heads, window, max_positions
         params.norm_eps, params.rope_base_global, params.rope_base_local = norm_eps, rope_base_global, rope_base_local
         params.activation = SKY_ACT_SILU if silu else SKY_ACT_GELU
         params.layer_is_global = <const uint8_t *><const char *>flags
@@ -200,16 +200,16 @@ cdef class CorePlan:
             sky_plan_trace(self.handle, NULL, NULL)
             sky_plan_release(self.handle)
 
-    def run_heads(self, CoreHeads heads not None, int first, int last, list state_ids not None,
+    def run_prefixes(self, CorePrefixes prefixes not None, int first, int last, list state_ids not None,
                   bint keep_tail) -> list[list[float]]:
-        """One forward pass over heads [first, last) with the state behind each.
+        """One forward pass over prefixes [first, last) with the state behind each.
 
-        Returns a list of logits for each head, one per marker. Raises as `run`.
+        Returns a list of logits for each prefix, one per marker. Raises as `run`.
         """
         cdef int n = last - first
         self.claim()
         try:
-            heads.lay_out(self, first, last, state_ids, keep_tail)
+            prefixes.lay_out(self, first, last, state_ids, keep_tail)
             self.forward(n)
             return [[self.logits[i] for i in range(self.marker_offsets[q], self.marker_offsets[q + 1])]
                     for q in range(n)]

@@ -1,14 +1,14 @@
-# Questions that are asked again and again: their heads laid out once, and the state copied in behind each. Included by
+# Questions that are asked again and again: their prefixes laid out once, and the state copied in behind each. Included by
 # _core.pyx.
 
 from libc.math cimport exp, isfinite
 from libc.string cimport memcpy
 
 
-cdef class CoreHeads:
-    """The heads of some questions, end to end: every sequence but for its state and last [SEP]. Immutable.
+cdef class CorePrefixes:
+    """The prefixes of some questions, end to end: every sequence but for its state and last [SEP]. Immutable.
 
-    `heads`: for each (head ids, marker positions, question type, tokens that its whole sequence may have).
+    `prefixes`: for each (prefix ids, marker positions, question type, tokens that its whole sequence may have).
     """
 
     cdef readonly int n
@@ -16,26 +16,26 @@ cdef class CoreHeads:
     cdef int32_t[::1] ids, offsets, markers, marker_offsets, question_types, max_tokens
     cdef readonly int longest
 
-    def __cinit__(self, list heads not None, *, int sep_id):
-        self.n, self.sep_id = len(heads), sep_id
-        self.ids = _as_int32([token_id for ids, _, _, _ in heads for token_id in ids])
-        self.offsets = _as_int32(np.cumsum([0] + [len(ids) for ids, _, _, _ in heads]))
-        self.markers = _as_int32([at for _, markers, _, _ in heads for at in markers])
-        self.marker_offsets = _as_int32(np.cumsum([0] + [len(markers) for _, markers, _, _ in heads]))
-        self.question_types = _as_int32([kind for _, _, kind, _ in heads])
-        self.max_tokens = _as_int32([most for _, _, _, most in heads])
-        self.longest = max([most for _, _, _, most in heads], default=0)
+    def __cinit__(self, list prefixes not None, *, int sep_id):
+        self.n, self.sep_id = len(prefixes), sep_id
+        self.ids = _as_int32([token_id for ids, _, _, _ in prefixes for token_id in ids])
+        self.offsets = _as_int32(np.cumsum([0] + [len(ids) for ids, _, _, _ in prefixes]))
+        self.markers = _as_int32([at for _, markers, _, _ in prefixes for at in markers])
+        self.marker_offsets = _as_int32(np.cumsum([0] + [len(markers) for _, markers, _, _ in prefixes]))
+        self.question_types = _as_int32([kind for _, _, kind, _ in prefixes])
+        self.max_tokens = _as_int32([most for _, _, _, most in prefixes])
+        self.longest = max([most for _, _, _, most in prefixes], default=0)
 
     cdef int used(self, int q, int n_state) noexcept nogil:
-        """How many of a state's tokens head q leaves room for."""
+        """How many of a state's tokens prefix q leaves room for."""
         return min(n_state, max(0, self.max_tokens[q] - (self.offsets[q + 1] - self.offsets[q]) - 1))
 
     cdef int length(self, int q, int n_state) noexcept nogil:
-        """Tokens of the whole sequence of head q."""
+        """Tokens of the whole sequence of prefix q."""
         return min(self.offsets[q + 1] - self.offsets[q] + self.used(q, n_state) + 1, self.max_tokens[q])
 
     cdef int kept(self, object n_state) except -1:
-        """How many of `n_state` tokens any head could take: no more than fit into an int."""
+        """How many of `n_state` tokens any prefix could take: no more than fit into an int."""
         return min(n_state, self.longest)
 
     def n_tokens(self, n_state) -> int:
@@ -47,8 +47,8 @@ cdef class CoreHeads:
         return total
 
     def batch(self, int first, n_state, int most_tokens) -> tuple[int, int, int]:
-        """The longest run of heads from `first` on that one forward pass over `most_tokens` holds, at least one head:
-        (first head after it, its tokens, its markers)."""
+        """The longest run of prefixes from `first` on that one forward pass over `most_tokens` holds, at least one prefix:
+        (first prefix after it, its tokens, its markers)."""
         cdef int last = first, length, kept = self.kept(n_state)
         cdef int64_t n_tokens = 0
         while last < self.n:
@@ -60,7 +60,7 @@ cdef class CoreHeads:
         return last, n_tokens, self.marker_offsets[last] - self.marker_offsets[first]
 
     cdef int lay_out(self, CorePlan plan, int first, int last, list state_ids, bint keep_tail) except -1:
-        """[head] [state] [SEP] for each question, into the buffers of a plan, as sequence.SequenceBuilder.assemble does.
+        """[prefix] [state] [SEP] for each question, into the buffers of a plan, as sequence.SequenceBuilder.assemble does.
 
         Raises:
             ValueError: the plan is too small.
@@ -72,7 +72,7 @@ cdef class CoreHeads:
         for q in range(first, last):
             n_tokens += self.length(q, n_state)
         if n_tokens > plan.limits.n_tokens or not plan.holds(n_tokens, last - first, n_markers, self.longest):
-            raise ValueError("these heads and this state are larger than the plan")
+            raise ValueError("these prefixes and this state are larger than the plan")
         for i in range(n_state):
             plan.state[i] = _as_token(state_ids[begin + i])
         for q in range(first, last):
@@ -106,21 +106,21 @@ cdef class CoreStepper:
     """
 
     cdef CorePlan plan
-    cdef CoreHeads heads
+    cdef CorePrefixes prefixes
     cdef int batch_tokens
     cdef int32_t[::1] option_of
     cdef double[::1] temperatures
 
-    def __cinit__(self, CoreModel model not None, CoreHeads heads not None, list temperatures not None,
+    def __cinit__(self, CoreModel model not None, CorePrefixes prefixes not None, list temperatures not None,
                   list options not None, *, int batch_tokens, int n_threads=1):
-        if len(temperatures) != heads.n or [len(order) for order in options] != [
-                heads.marker_offsets[q + 1] - heads.marker_offsets[q] for q in range(heads.n)]:
-            raise ValueError("expected a temperature and an option for each marker of every head")
-        self.heads, self.batch_tokens = heads, batch_tokens
-        most_tokens = min(max(heads.n, 1) * max(heads.longest, 1), max(batch_tokens, heads.longest))
-        self.plan = CorePlan(model, n_tokens=most_tokens, n_sequences=min(max(heads.n, 1), most_tokens),
-                             n_markers=min(heads.marker_offsets[heads.n], most_tokens),
-                             sequence_tokens=max(heads.longest, 1), n_threads=n_threads)
+        if len(temperatures) != prefixes.n or [len(order) for order in options] != [
+                prefixes.marker_offsets[q + 1] - prefixes.marker_offsets[q] for q in range(prefixes.n)]:
+            raise ValueError("expected a temperature and an option for each marker of every prefix")
+        self.prefixes, self.batch_tokens = prefixes, batch_tokens
+        most_tokens = min(max(prefixes.n, 1) * max(prefixes.longest, 1), max(batch_tokens, prefixes.longest))
+        self.plan = CorePlan(model, n_tokens=most_tokens, n_sequences=min(max(prefixes.n, 1), most_tokens),
+                             n_markers=min(prefixes.marker_offsets[prefixes.n], most_tokens),
+                             sequence_tokens=max(prefixes.longest, 1), n_threads=n_threads)
         self.option_of = _as_int32([option for order in options for option in order])
         self.temperatures = np.array(temperatures + [1.0], np.float64)
 
@@ -128,14 +128,14 @@ cdef class CoreStepper:
         """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
         cdef int first = 0, last
         cdef bint finite = True
-        if probabilities.shape[0] != self.heads.marker_offsets[self.heads.n]:
-            raise ValueError(f"expected room for {self.heads.marker_offsets[self.heads.n]} probabilities")
+        if probabilities.shape[0] != self.prefixes.marker_offsets[self.prefixes.n]:
+            raise ValueError(f"expected room for {self.prefixes.marker_offsets[self.prefixes.n]} probabilities")
         if not sky_plan_claim(self.plan.handle):
             raise RuntimeError("these compiled questions are stepping in another thread")
         try:
-            while first < self.heads.n:
-                last, _, _ = self.heads.batch(first, len(state_ids), self.batch_tokens)
-                self.heads.lay_out(self.plan, first, last, state_ids, keep_tail)
+            while first < self.prefixes.n:
+                last, _, _ = self.prefixes.batch(first, len(state_ids), self.batch_tokens)
+                self.prefixes.lay_out(self.plan, first, last, state_ids, keep_tail)
                 self.plan.forward(last - first)
                 finite &= self._softmax(first, last, probabilities)
                 first = last
@@ -144,12 +144,12 @@ cdef class CoreStepper:
             sky_plan_release(self.plan.handle)
 
     cdef bint _softmax(self, int first, int last, float[::1] probabilities) noexcept nogil:
-        cdef int q, i, begin, end, skipped = self.heads.marker_offsets[first]
+        cdef int q, i, begin, end, skipped = self.prefixes.marker_offsets[first]
         cdef double peak, total
         cdef bint finite = True
         cdef const float *logits = &self.plan.logits[0]
         for q in range(first, last):
-            begin, end = self.heads.marker_offsets[q], self.heads.marker_offsets[q + 1]
+            begin, end = self.prefixes.marker_offsets[q], self.prefixes.marker_offsets[q + 1]
             peak = logits[begin - skipped]
             for i in range(begin, end):
                 finite &= isfinite(logits[i - skipped]) != 0

@@ -19,7 +19,7 @@ from ..files.config import ModelConfig, ModelSource
 from ..files.gguf import ALL_ROWS
 from ..files.temperatures import CLAMP, Temperatures, clamped
 from ..schema import QUESTION_TYPES, Question
-from ..text.sequence import Head, SequenceBuilder, StateTokens, longest_grown
+from ..text.sequence import Prefix, SequenceBuilder, StateTokens, longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
 from . import _core
@@ -101,33 +101,36 @@ class Engine:
                 self._idle_plans.append(plan)
         return logits
 
-    def core_heads(self, heads: list[Head]) -> _core.CoreHeads:
-        """Heads laid out for `run_heads` and `stepper`."""
-        return _core.CoreHeads(
-            [(head.ids, head.markers, QUESTION_TYPES.index(head.question.type), head.max_tokens) for head in heads],
+    def core_prefixes(self, prefixes: list[Prefix]) -> _core.CorePrefixes:
+        """Prefixes laid out for `run_prefixes` and `stepper`."""
+        return _core.CorePrefixes(
+            [
+                (prefix.ids, prefix.markers, QUESTION_TYPES.index(prefix.question.type), prefix.max_tokens)
+                for prefix in prefixes
+            ],
             sep_id=self.builder.sep_id,
         )
 
-    def run_heads(self, heads: _core.CoreHeads, state: StateTokens) -> list[list[float]]:
-        """Logits of each head with the state behind it: what `run` gives for the sequences laid out one by one."""
+    def run_prefixes(self, prefixes: _core.CorePrefixes, state: StateTokens) -> list[list[float]]:
+        """Logits of each prefix with the state behind it: what `run` gives for the sequences laid out one by one."""
         logits: list[list[float]] = []
         n_state, first = len(state.ids), 0
-        while first < heads.n:
-            last, n_tokens, n_markers = heads.batch(first, n_state, _BATCH_TOKENS)
-            plan = self._take_plan(n_tokens, last - first, n_markers, heads.longest)
+        while first < prefixes.n:
+            last, n_tokens, n_markers = prefixes.batch(first, n_state, _BATCH_TOKENS)
+            plan = self._take_plan(n_tokens, last - first, n_markers, prefixes.longest)
             try:
-                logits += plan.run_heads(heads, first, last, state.ids, state.keep_tail)
+                logits += plan.run_prefixes(prefixes, first, last, state.ids, state.keep_tail)
             finally:
                 self._idle_plans.append(plan)
             first = last
         return logits
 
-    def stepper(self, heads: _core.CoreHeads, questions: list[Question]) -> _core.CoreStepper:
+    def stepper(self, prefixes: _core.CorePrefixes, questions: list[Question]) -> _core.CoreStepper:
         """Buffers of its own for the same questions over and over."""
         temperatures = self.temperatures()
         return _core.CoreStepper(
             self.core,
-            heads,
+            prefixes,
             [temperatures.of(question.type, len(question.options)) for question in questions],
             [question.option_order or list(range(len(question.options))) for question in questions],
             batch_tokens=_BATCH_TOKENS,
@@ -212,8 +215,8 @@ def _pack(
         n_vocab=config.vocab_size,
         n_layers=config.n_layers,
         n_heads=config.n_heads,
-        n_head_blocks=config.n_head_blocks,
-        n_head_heads=config.n_head_heads,
+        n_decision_blocks=config.n_decision_blocks,
+        n_decision_heads=config.n_decision_heads,
         window=config.window,
         max_positions=longest,
         norm_eps=config.norm_eps,

@@ -21,7 +21,7 @@ from .tokenizer import Tokenizer
 
 # Tokens of text that an option keeps, its marker not counted.
 _OPTION_TOKENS = 48
-# Below this many tokens left for the question, options are shortened; see `SequenceBuilder.head`.
+# Below this many tokens left for the question, options are shortened; see `SequenceBuilder.prefix`.
 _QUESTION_ROOM = 16
 _LEAST_OPTION, _LEAST_QUESTION = 4, 8
 # As many options as the System One API knows; a sequence that may grow has room for them.
@@ -53,7 +53,7 @@ class Sequence:
         return self.state_tokens_used < self.state_tokens
 
 
-class Head(NamedTuple):
+class Prefix(NamedTuple):
     """The sequence up to and with the [SEP] in front of the state, for any state.
 
     `max_tokens` limits the whole sequence: the builder's own limit, or more where it had to grow.
@@ -112,23 +112,23 @@ class SequenceBuilder:
         """The token that closes a sequence."""
         return self._tokenizer.sep_id
 
-    def build(self, state: Any, heads: SequenceOf[Head]) -> list[Sequence]:
-        """One sequence for each head. The state is not looked at where there are none.
+    def build(self, state: Any, prefixes: SequenceOf[Prefix]) -> list[Sequence]:
+        """One sequence for each prefix. The state is not looked at where there are none.
 
         Raises:
             RequestError: the state cannot be tokenized.
         """
-        if not heads:
+        if not prefixes:
             if state is None:
                 render_state(state)  # refused whatever is asked
             return []
         tokens = self.state(state)
-        return [self.assemble(head, tokens) for head in heads]
+        return [self.assemble(prefix, tokens) for prefix in prefixes]
 
     def encode(self, state: Any, questions: Any) -> dict[Any, Sequence]:
         """Validate `questions` (as in a request) and lay them out, by question id."""
-        heads = [self.head(question) for question in parse_questions(questions)]
-        return {head.question.id: found for head, found in zip(heads, self.build(state, heads), strict=True)}
+        prefixes = [self.prefix(question) for question in parse_questions(questions)]
+        return {prefix.question.id: found for prefix, found in zip(prefixes, self.build(state, prefixes), strict=True)}
 
     def state(self, state: Any) -> StateTokens:
         """Render and tokenize a state, whole."""
@@ -138,7 +138,7 @@ class SequenceBuilder:
             isinstance(state, list),
         )
 
-    def head(self, question: Question) -> Head:
+    def prefix(self, question: Question) -> Prefix:
         """Lay out the question and its options, in slot order, within `max_head_tokens`.
 
         Options keep 48 tokens of text each. Where that leaves fewer than 16 tokens for the
@@ -184,8 +184,10 @@ class SequenceBuilder:
             )
         return laid_out
 
-    def _lay_out(self, question: Question, asked: SequenceOf[int], options: list[tuple[int, ...]], grown: int) -> Head:
-        """`head` for tokens, where both limits are `grown` tokens larger. A marker may lie beyond `max_tokens`."""
+    def _lay_out(
+        self, question: Question, asked: SequenceOf[int], options: list[tuple[int, ...]], grown: int
+    ) -> Prefix:
+        """`prefix` for tokens, where both limits are `grown` tokens larger. A marker may lie beyond `max_tokens`."""
         tokenizer, max_head_tokens = self._tokenizer, self._max_head_tokens + grown
         room = max_head_tokens - sum(map(len, options))
         per_option = None
@@ -201,17 +203,17 @@ class SequenceBuilder:
             markers.append(len(ids))
             ids += option
         ids.append(tokenizer.sep_id)
-        return Head(question, tuple(ids), tuple(markers), len(set(options)), per_option, self._max_tokens + grown)
+        return Prefix(question, tuple(ids), tuple(markers), len(set(options)), per_option, self._max_tokens + grown)
 
-    def assemble(self, head: Head, state: StateTokens) -> Sequence:
-        """Put as much of the state behind the head as fits in the head's `max_tokens`."""
-        limit, markers = head.max_tokens, head.markers
+    def assemble(self, prefix: Prefix, state: StateTokens) -> Sequence:
+        """Put as much of the state behind the prefix as fits in the prefix's `max_tokens`."""
+        limit, markers = prefix.max_tokens, prefix.markers
         n = len(state.ids)
-        used = min(n, max(0, limit - len(head.ids) - 1))
+        used = min(n, max(0, limit - len(prefix.ids) - 1))
         kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
-        ids = [*head.ids, *kept, self._tokenizer.sep_id][:limit]
+        ids = [*prefix.ids, *kept, self._tokenizer.sep_id][:limit]
         return Sequence(
-            ids, list(markers), n, used, len(markers), head.options_distinct, head.tokens_per_option,
+            ids, list(markers), n, used, len(markers), prefix.options_distinct, prefix.tokens_per_option,
             self._max_tokens if limit > self._max_tokens else None,
         )  # fmt: skip
 

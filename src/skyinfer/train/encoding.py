@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import RequestError
 from ..files.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
-from ..text.sequence import Head, SequenceBuilder
+from ..text.sequence import Prefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template
 from ..text.tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
@@ -73,14 +73,14 @@ class Encoded:
     """A tokenized dataset.
 
     Attributes:
-        heads: of each question.
+        prefixes: of each question.
         state: int32 [n_examples]; question: int32 [n_examples].
         lengths: int32 [n_examples], tokens of each example's sequence.
         targets: of each example. weights: float64 [n_examples], those of the rows.
         n_cut: states that did not fit into some sequence.
     """
 
-    heads: list[Head]
+    prefixes: list[Prefix]
     state: np.ndarray
     question: np.ndarray
     lengths: np.ndarray
@@ -121,20 +121,20 @@ class Encoded:
         (test_train.py::test_training_reads_what_answers_are_given_from)."""
         question, lengths = self.question[examples], self.lengths[examples].astype(np.int64)
         ids = np.full((len(examples), lengths.max()), self._pad, np.int64)
-        heads = self._head_ids
+        prefixes = self._prefix_ids
         rows = zip(
             ids, question.tolist(), lengths.tolist(), self._starts[examples].tolist(), self._used[examples].tolist(),
             strict=True,
         )  # fmt: skip
         for row, asked, length, start, used in rows:
-            head = heads[asked]
-            n = len(head)
+            prefix = prefixes[asked]
+            n = len(prefix)
             if n < length:
-                row[:n] = head
+                row[:n] = prefix
                 row[n : n + used] = self._ids[start : start + used]
                 row[length - 1] = self._sep
             else:  # a question that leaves no room is cut itself
-                row[:length] = head[:length]
+                row[:length] = prefix[:length]
         markers, options = self._options
         n_markers = int(options[question].sum(1).max())
         options = options[question, :n_markers]
@@ -152,23 +152,23 @@ class Encoded:
         )
 
     @cached_property
-    def _head_ids(self) -> list[np.ndarray]:
-        return [np.array(head.ids) for head in self.heads]
+    def _prefix_ids(self) -> list[np.ndarray]:
+        return [np.array(prefix.ids) for prefix in self.prefixes]
 
     @cached_property
     def _options(self) -> tuple[np.ndarray, np.ndarray]:
         """Markers of every question, int64 [n_questions, most options] and 0 where there is none; and where there is
         one, bool."""
-        markers = np.zeros((len(self.heads), max(len(head.markers) for head in self.heads)), np.int64)
+        markers = np.zeros((len(self.prefixes), max(len(prefix.markers) for prefix in self.prefixes)), np.int64)
         options = np.zeros(markers.shape, bool)
-        for i, head in enumerate(self.heads):
-            markers[i, : len(head.markers)], options[i, : len(head.markers)] = head.markers, True
+        for i, prefix in enumerate(self.prefixes):
+            markers[i, : len(prefix.markers)], options[i, : len(prefix.markers)] = prefix.markers, True
         return markers, options
 
     @cached_property
     def kinds(self) -> np.ndarray:
         """int64 [n_questions], the number of each question's type."""
-        return np.array([QUESTION_TYPES.index(head.question.type) for head in self.heads])
+        return np.array([QUESTION_TYPES.index(prefix.question.type) for prefix in self.prefixes])
 
 
 def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -> Encoded:
@@ -177,10 +177,10 @@ def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -
     Raises:
         RowsError: a question's options do not fit into the model's sequence.
     """
-    heads, faults = [], []
+    prefixes, faults = [], []
     for question, place in zip(dataset.questions, dataset.places, strict=True):
         try:
-            heads.append(builder.head(question))
+            prefixes.append(builder.prefix(question))
         except RequestError as error:
             faults.append(Fault(place, str(error)))
     if faults:
@@ -194,15 +194,15 @@ def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -
     examples = dataset.examples
     states = np.array([example.state for example in examples], np.int32)
     questions = np.array([example.question for example in examples], np.int32)
-    head_lengths = np.array([len(head.ids) for head in heads])[questions]
-    n_tokens, room = np.diff(bounds)[states], np.maximum(0, max_len - head_lengths - 1)
+    prefix_lengths = np.array([len(prefix.ids) for prefix in prefixes])[questions]
+    n_tokens, room = np.diff(bounds)[states], np.maximum(0, max_len - prefix_lengths - 1)
     used = np.minimum(n_tokens, room)
     keeps_tail = np.array([state.is_list for state in dataset.states])[states]
     return Encoded(
-        heads,
+        prefixes,
         states,
         questions,
-        np.minimum(max_len, head_lengths + used + 1).astype(np.int32),
+        np.minimum(max_len, prefix_lengths + used + 1).astype(np.int32),
         [example.target for example in examples],
         np.array([example.weight for example in examples]),
         len(set(states[n_tokens > room].tolist())),

@@ -28,7 +28,7 @@ class Shape:
     n_layers: int
     n_heads: int
     d_ff: int
-    n_head_blocks: int
+    n_decision_blocks: int
     vocab_size: int
     norm_eps: float = 1e-5
     window: int = 64
@@ -38,7 +38,7 @@ class Shape:
     activation: str = "gelu"
 
     @property
-    def n_head_heads(self) -> int:
+    def n_decision_heads(self) -> int:
         return max(1, self.d_model // 64)
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -56,7 +56,7 @@ class Shape:
             yield f"{layer}.mlp.Wi.weight", (2 * ff, d)
             yield f"{layer}.mlp.Wo.weight", (d, ff)
         yield "encoder.final_norm.weight", (d,)
-        for j in range(self.n_head_blocks):
+        for j in range(self.n_decision_blocks):
             block = f"head.layers.{j}"
             for name, rows, columns in (
                 ("self_attn.in_proj_", 3 * d, d),
@@ -109,9 +109,9 @@ class Network:
         n, length, _ = x.shape
         x = x + w["type_emb.weight"][batch.kinds][:, None]
         at = batch.markers + torch.arange(0, n * length, length)[:, None]
-        for j in range(self.shape.n_head_blocks):
-            x = self._head_block(x, j, batch, at if j == self.shape.n_head_blocks - 1 else None)
-        if self.shape.n_head_blocks == 0:
+        for j in range(self.shape.n_decision_blocks):
+            x = self._decision_block(x, j, batch, at if j == self.shape.n_decision_blocks - 1 else None)
+        if self.shape.n_decision_blocks == 0:
             x = x.reshape(-1, d)[at.reshape(-1)]
         z = F.layer_norm(x.reshape(-1, d), (d,), *self._affine("scorer.0"), _HEAD_EPS)
         z = F.gelu(F.linear(z, *self._affine("scorer.1")))
@@ -185,9 +185,9 @@ class Network:
             return everywhere, torch.where(nearby.isneginf().all(-1, keepdim=True), local, nearby)
         return None, local
 
-    def _head_block(self, x: Tensor, j: int, batch: Batch, at: Tensor | None) -> Tensor:
+    def _decision_block(self, x: Tensor, j: int, batch: Batch, at: Tensor | None) -> Tensor:
         """One block over every row, or, with `at` [n, n_markers], its output at those rows of [n * length] only."""
-        block, d, h = f"head.layers.{j}", self.shape.d_model, self.shape.n_head_heads
+        block, d, h = f"head.layers.{j}", self.shape.d_model, self.shape.n_decision_heads
         n, length, _ = x.shape
         weight, bias = self._affine(f"{block}.self_attn.in_proj", "_")
         a = F.layer_norm(x, (d,), *self._affine(f"{block}.norm1"), _HEAD_EPS)
@@ -233,5 +233,5 @@ def _deviation(name: str, size: tuple[int, ...], shape: Shape) -> float:
     fan_in = 1.0 / math.sqrt(size[1])
     # what writes into the residual stream is the smaller the deeper the model, as in ModernBERT
     if name.endswith((".Wo.weight", ".out_proj.weight", ".linear2.weight")):
-        return fan_in / math.sqrt(2.0 * (shape.n_layers + shape.n_head_blocks))
+        return fan_in / math.sqrt(2.0 * (shape.n_layers + shape.n_decision_blocks))
     return fan_in

@@ -17,7 +17,7 @@ class Size:
         d_model: width of a token's vector; a multiple of 64.
         n_layers: encoder blocks.
         d_ff: inner width of an encoder's feed-forward.
-        n_head_blocks: blocks of the decision head.
+        n_decision_blocks: blocks of the decision head.
         vocab_size: tokens that the tokenizer may have, special ones included.
         max_len: longest sequence.
         head_max_len: tokens that question and options may take of it.
@@ -27,7 +27,7 @@ class Size:
     d_model: int
     n_layers: int
     d_ff: int
-    n_head_blocks: int
+    n_decision_blocks: int
     vocab_size: int
     max_len: int
     head_max_len: int

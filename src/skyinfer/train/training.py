@@ -309,10 +309,10 @@ class _Training:
             special_ids={role: ids[content] for role, content in ROLES.items()},
         )
         shape = Shape(
-            size.d_model, size.n_layers, size.n_heads, size.d_ff, size.n_head_blocks, encoder["vocab_size"],
+            size.d_model, size.n_layers, size.n_heads, size.d_ff, size.n_decision_blocks, encoder["vocab_size"],
             layer_is_global=tuple(i % encoder["global_attn_every_n_layers"] == 0 for i in range(size.n_layers)),
         )  # fmt: skip
-        agent = {"encoder": "ModernBERT", "head_layers": size.n_head_blocks, "act_costs": ACT_COSTS}
+        agent = {"encoder": "ModernBERT", "head_layers": size.n_decision_blocks, "act_costs": ACT_COSTS}
         return _Base(
             shape,
             initial_weights(shape, options.seed),
@@ -334,8 +334,8 @@ class _Training:
             config = ModelConfig.from_source(checkpoint)
             self.options.check_head(self.options.max_len or config.max_tokens)
             shape = Shape(
-                config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_head_blocks, config.vocab_size,
-                config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
+                config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
+                config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
                 config.rope_base_local, config.activation,
             )  # fmt: skip
         single = directory / WEIGHTS
@@ -374,25 +374,25 @@ class _Training:
                 counts[example.question] += 1
         states = (template.state(dataset.states[i].text) for i in chosen)
         # a question that no state of the sample is asked about is there, too
-        heads = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)
-        return chain(states, heads)
+        asked_texts = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)
+        return chain(states, asked_texts)
 
     def _look_at(self, encoded: Encoded) -> None:
         """Note what the rows make a model learn that nobody may have wanted."""
         if encoded.n_cut:
             self.warnings.append(f"{encoded.n_cut} states are longer than the model reads, and were cut; see max_len")
-        said: list[set[tuple[float, ...]]] = [set() for _ in encoded.heads]
+        said: list[set[tuple[float, ...]]] = [set() for _ in encoded.prefixes]
         for number, target in zip(encoded.question.tolist(), encoded.targets, strict=True):
             if len(said[number]) < 2:
                 said[number].add(target)
-        for head, targets in zip(encoded.heads, said, strict=True):
-            which = head.question.id
+        for prefix, targets in zip(encoded.prefixes, said, strict=True):
+            which = prefix.question.id
             if len(targets) == 1:
                 self.warnings.append(f"question {which!r}: every answer is the same; nothing else can be learned")
-            if head.options_distinct < len(head.question.options):
+            if prefix.options_distinct < len(prefix.question.options):
                 self.warnings.append(
-                    f"question {which!r}: options were cut until {len(head.question.options)} became "
-                    f"{head.options_distinct} different ones; see head_max_len"
+                    f"question {which!r}: options were cut until {len(prefix.question.options)} became "
+                    f"{prefix.options_distinct} different ones; see head_max_len"
                 )
 
     def _plan(self, n: int) -> Plan:
@@ -421,7 +421,7 @@ class _Training:
             digest.update(name.encode() + values.numpy().tobytes())
         for state in self.dataset.states:
             digest.update(repr(state).encode())
-        digest.update(repr([(head.ids, head.markers) for head in encoded.heads]).encode())
+        digest.update(repr([(prefix.ids, prefix.markers) for prefix in encoded.prefixes]).encode())
         for array in (encoded.state, encoded.question, encoded.weights):
             digest.update(array.tobytes())
         digest.update(repr(encoded.targets).encode())
@@ -464,7 +464,7 @@ class _Training:
         }
         temperatures: dict[str, float] = {}
         for kind in QUESTION_TYPES:
-            mine = {n: a for n, a in arrays.items() if encoded.heads[n].question.type == kind}
+            mine = {n: a for n, a in arrays.items() if encoded.prefixes[n].question.type == kind}
             buckets = {n: bucket(a[0].shape[1]) for n, a in mine.items()}
             temperatures[kind] = _fitted(list(mine.values()), 1.0)
             for name in dict.fromkeys(buckets.values()):
@@ -473,7 +473,7 @@ class _Training:
                     temperatures[bucket_name(kind, name)] = _fitted(some, temperatures[kind])
         reports: dict[str, QuestionReport] = {}
         for number, (logits, targets, weights) in arrays.items():
-            question = encoded.heads[number].question
+            question = encoded.prefixes[number].question
             n_options = len(question.options)
             own = bucket_name(question.type, bucket(n_options))
             temperature = temperatures.get(own, temperatures[question.type])
