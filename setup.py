@@ -16,7 +16,7 @@ from typing import NamedTuple
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = "skyinfer.runtime._core"
+CORE = "skyinfer.core.border"
 CORE_SOURCES = ["model.c", "plan.c", "forward.c", "pool.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
 
 
@@ -108,12 +108,16 @@ setup(
     ext_modules=[
         Extension(
             CORE,
-            sources=["src/skyinfer/runtime/_core.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
+            sources=["src/skyinfer/core/border.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
             include_dirs=["csrc"],
             depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
             libraries=[] if sys.platform == "win32" else ["m", "pthread"],
         ),
-        Extension("skyinfer.text._scanners", sources=["src/skyinfer/text/_scanners.pyx"]),
+        # by cimport of the border it calls the core that is linked there
+        Extension(
+            "skyinfer.core.kernels", sources=["src/skyinfer/core/kernels.pyx"], include_dirs=["csrc"], depends=HEADERS
+        ),
+        Extension("skyinfer.core.scanners", sources=["src/skyinfer/core/scanners.pyx"]),
         Extension(
             "skyinfer.games._flappy",
             sources=["src/skyinfer/games/_flappy.pyx", "csrc/games/flappy.c"],

@@ -14,7 +14,7 @@ import pytest
 from kernel_runs import Rate
 
 import skyinfer
-from skyinfer.runtime import _core
+from skyinfer.core import border
 
 _rates: list[Rate] = []
 
@@ -40,7 +40,7 @@ def rates() -> list[Rate]:
     return _rates
 
 
-@pytest.fixture(params=[name for name in _core.isa_names() if _core.isa_supported(name)])
+@pytest.fixture(params=[name for name in border.isa_names() if border.isa_supported(name)])
 def isa(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skyinfer.runtime import _core
+from skyinfer.core import kernels as core_kernels
 
 
 class Rate(NamedTuple):
@@ -51,7 +51,7 @@ class Kernels:
     """Makes operations. They share arrays [tokens, width] as those of a pass do; weights they do not share."""
 
     def __init__(self, isa: str, lengths: list[int]) -> None:
-        self.core, self.lengths, self.rng = _core.Kernels(isa), lengths, np.random.default_rng(0)
+        self.core, self.lengths, self.rng = core_kernels.Kernels(isa), lengths, np.random.default_rng(0)
         self.arrays: dict[tuple[str, int], np.ndarray] = {}
 
     def array(self, use: str, width: int) -> np.ndarray:
@@ -64,7 +64,9 @@ class Kernels:
     ) -> Operation:
         gated = epilogue in ("geglu", "swiglu")
         spread = np.float32(np.sqrt(12 / k))  # gives outputs of about 1, on which softmax does what it does in a pass
-        w = _core.PackedMatrix(self.core.isa, (self.rng.random((n, k), np.float32) - np.float32(0.5)) * spread, gated)
+        w = core_kernels.PackedMatrix(
+            self.core.isa, (self.rng.random((n, k), np.float32) - np.float32(0.5)) * spread, gated
+        )
         a, out = self.array("in", k)[:m], self.array("out", n // 2 if gated else n)[:m]
         b, x = np.ones(n, np.float32) if bias else None, self.array("x", n)[:m] if residual else None
         run = partial(self.core.gemm, a, w, out, bias=b, residual=x, epilogue=epilogue)
@@ -92,7 +94,7 @@ class Kernels:
 
 
 def share_of_peak(
-    kernels: _core.Kernels, work: Callable[[], object], flops: int, rounds: int = 31
+    kernels: core_kernels.Kernels, work: Callable[[], object], flops: int, rounds: int = 31
 ) -> tuple[float, float]:
     """(GFLOP/s, share of the peak), medians over rounds that time the peak and the work in turn.
 

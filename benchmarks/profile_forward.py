@@ -26,9 +26,9 @@ from kernel_runs import Kernels, Operation
 from requests_of import forward
 
 import skyinfer
+from skyinfer.core import kernels as core_kernels
 from skyinfer.files.config import ModelConfig
 from skyinfer.model import TOKEN_TABLE_BYTES
-from skyinfer.runtime import _core
 
 
 def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: list[int]) -> Iterator[Operation]:
@@ -78,7 +78,7 @@ def profile(path: str, seconds: float, isa: str | None) -> None:
     for step in steps:
         flops[step.kind] += step.flops
     flops["whole pass"] = flops.total()
-    core = _core.Kernels(model.isa)
+    core = core_kernels.Kernels(model.isa)
     peak_rounds = flops["whole pass"] // (16 * core.tile[0] * core.tile[1]) + 1
     taken: dict[str, list[float]] = defaultdict(list)
     end = perf_counter() + seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import skyinfer
-from skyinfer.runtime import _core
+from skyinfer.core import border
 from skyinfer.schema import QUESTION_TYPES
 
 DRONE: dict[str, Any] = json.loads(
@@ -40,7 +40,7 @@ def flight(n_states: int, seed: int = 0) -> Iterator[str]:
 FLIGHT = list(flight(256))
 
 
-def forward(model: skyinfer.Model, threads: int = 1) -> tuple[_core.CorePlan, list[_core.BatchItem]]:
+def forward(model: skyinfer.Model, threads: int = 1) -> tuple[border.CorePlan, list[border.BatchItem]]:
     """A plan just large enough for the request, and its tokens: what `plan.run(batch)` takes, without text."""
     questions = DRONE["questions"]
     sequences = model.encode(DRONE["state"], questions)
@@ -48,7 +48,7 @@ def forward(model: skyinfer.Model, threads: int = 1) -> tuple[_core.CorePlan, li
         (sequence.ids, sequence.markers, QUESTION_TYPES.index(questions[qid]["type"]))
         for qid, sequence in sequences.items()
     ]
-    plan = _core.CorePlan(
+    plan = border.CorePlan(
         model._engine.core,
         n_tokens=sum(len(ids) for ids, _, _ in batch),
         n_sequences=len(batch),

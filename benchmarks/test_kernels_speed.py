@@ -9,7 +9,7 @@ import pytest
 import reference
 from kernel_runs import Rate, rows, seen_pairs, share_of_peak
 
-from skyinfer.runtime import _core
+from skyinfer.core.kernels import Kernels, PackedMatrix
 
 # name: m, n, k, epilogue; n counts rows of the weights
 PRODUCTS = {
@@ -39,9 +39,9 @@ def test_gemm(benchmark: Any, isa: str, shape: str, rates: list[Rate]) -> None:
         pytest.skip("seconds a call, and nobody's path")
     rng = np.random.default_rng(0)
     gated = epilogue == "geglu"
-    kernels = _core.Kernels(isa)
+    kernels = Kernels(isa)
     a, weights = rows(rng, m, k), rng.standard_normal((n, k), dtype=np.float32)
-    packed = _core.PackedMatrix(isa, weights, gated)
+    packed = PackedMatrix(isa, weights, gated)
     out = rows(rng, m, n // 2 if gated else n)
     flops = 2 * m * n * k
     repeat = max(1, 20_000_000 // flops)
@@ -62,7 +62,7 @@ def test_gemm(benchmark: Any, isa: str, shape: str, rates: list[Rate]) -> None:
 def test_attention(benchmark: Any, isa: str, shape: str, rates: list[Rate]) -> None:
     n, d_head, window = HEADS[shape]
     rng = np.random.default_rng(0)
-    kernels = _core.Kernels(isa)
+    kernels = Kernels(isa)
     qkv = rows(rng, n, 3 * d_head)
     q, k, v = qkv[:, :d_head], qkv[:, d_head : 2 * d_head], qkv[:, 2 * d_head :]
     angles = np.arange(n)[:, None] * 10000.0 ** -(np.arange(0, d_head, 2) / d_head)
@@ -85,4 +85,4 @@ def test_layer_norm(benchmark: Any, isa: str, d: int) -> None:
     rng = np.random.default_rng(0)
     x, weight = rows(rng, 200, d), np.ones(d, np.float32)
     out = rows(rng, 200, d)
-    benchmark(_core.Kernels(isa).layer_norm, x, weight, 1e-5, out)
+    benchmark(Kernels(isa).layer_norm, x, weight, 1e-5, out)

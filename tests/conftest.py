@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from skyinfer.runtime import _core
+from skyinfer.core import border
 
-SUPPORTED_ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
+SUPPORTED_ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 _ran: set[str] = set()
 
 
-@pytest.fixture(params=_core.isa_names())
+@pytest.fixture(params=border.isa_names())
 def isa(request: pytest.FixtureRequest) -> str:
     """Each instruction set of this build in turn; those that this CPU lacks are skipped."""
     name: str = request.param

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from programs import need
 
-from skyinfer.runtime import _core
+from skyinfer.core import border
 
 HERE = Path(__file__).parent / "c"
 
@@ -37,7 +37,7 @@ def expect_all_checks(checks: dict[str, set[str]], *isas: str) -> None:
 def test_core_on_this_machine(tmp_path: Path) -> None:
     need("make", "cc")
     expected = os.environ.get("SKYINFER_EXPECT_ISAS", "").split()
-    supported = [name for name in _core.isa_names() if _core.isa_supported(name)]
+    supported = [name for name in border.isa_names() if border.isa_supported(name)]
     expect_all_checks(make("check", tmp_path), *supported, *expected)
 
 

@@ -19,7 +19,7 @@ import skyinfer
 import skyinfer.compiled as compiled_room
 from skyinfer import RequestError
 from skyinfer.compiled import QuestionCache
-from skyinfer.runtime import _core
+from skyinfer.core import border
 from skyinfer.runtime.cpus import available_cpus
 
 QUESTIONS: dict[str, Any] = {
@@ -113,13 +113,13 @@ def test_step_with_questions_that_fill_the_sequence(tmp_path: Path) -> None:
 
 def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> None:
     engine, questions = model._engine, model.compile(QUESTIONS)
-    plan = _core.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
+    plan = border.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
     with pytest.raises(ValueError, match="larger than the plan"):
         plan.run_prefixes(questions._core_prefixes, 0, 4, [5] * 250, False)
 
 
 def test_heads_of_more_tokens_than_an_int_counts() -> None:
-    prefixes = _core.CorePrefixes([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
+    prefixes = border.CorePrefixes([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
     assert prefixes.n_tokens(10**12) == 40_000 << 16  # more than 2^31
     assert prefixes.batch(0, 10**12, 2048) == (1, 1 << 16, 1)
     assert prefixes.batch(39_000, 4, 2048) == (39_256, 2048, 256)

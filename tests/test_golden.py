@@ -16,7 +16,7 @@ from golden.recipes import from_literal, painted, recorded, sample_of
 
 import skyinfer
 from skyinfer import RequestError
-from skyinfer.runtime import _core
+from skyinfer.core import border
 from skyinfer.schema import QUESTION_TYPES
 
 TEXT = recorded("text.json")["cases"]
@@ -27,7 +27,7 @@ ACTIVATION_BOUND = 4e-5  # of an activation's root mean square
 
 
 FORWARD = {forward["checkpoint"]: forward for forward in recorded("forward.json")["checkpoints"]}
-ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
+ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 
 
 @functools.cache

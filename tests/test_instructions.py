@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from programs import need
 
-from skyinfer.runtime import _core
+from skyinfer.core import border
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -38,7 +38,7 @@ model.logits(request["state"], request["questions"])
 
 
 @pytest.mark.skipif((platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="counts AVX2 instructions")
-@pytest.mark.skipif(not _core.isa_supported("avx2"), reason="this CPU has no avx2")
+@pytest.mark.skipif(not border.isa_supported("avx2"), reason="this CPU has no avx2")
 def test_a_forward_pass_takes_as_many_instructions_as_recorded(tmp_path: Path) -> None:
     need("valgrind")
     tool = ["valgrind", "--tool=callgrind", "--toggle-collect=sky_run", f"--callgrind-out-file={tmp_path / 'counts'}"]

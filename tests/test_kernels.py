@@ -13,7 +13,8 @@ import pytest
 import reference
 
 from skyinfer import IsaError
-from skyinfer.runtime import _core
+from skyinfer.core import border
+from skyinfer.core.kernels import Kernels, PackedMatrix
 
 EPS = 2.0**-24  # unit roundoff of float32
 CANARY = np.float32(12345.678)
@@ -56,7 +57,7 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def tile_edges(isa: str) -> list[tuple[int, int, int]]:
     """(m, n, k) at the tile and one beside it, and primes."""
-    rows, cols = _core.Kernels(isa).tile
+    rows, cols = Kernels(isa).tile
     edges = [(m, n, 37) for m in (1, rows - 1, rows, rows + 1) for n in (1, cols - 1, cols, cols + 1)]
     tails = [(m, cols + 7, 5) for m in range(1, rows + 1)]
     long = [(13, 53, 257), (19, 41, 1025), (9, 35, 2624)]
@@ -64,13 +65,13 @@ def tile_edges(isa: str) -> list[tuple[int, int, int]]:
 
 
 def test_gemm_adds_bias_and_residual(isa: str) -> None:
-    kernels = _core.Kernels(isa)
+    kernels = Kernels(isa)
     rng = np.random.default_rng(1)
     for m, n, k in tile_edges(isa):
         a, w = normal(rng, m, k), normal(rng, n, k)
         bias, residual = normal(rng, n), normal(rng, m, n)
         out = Output(m, n)
-        packed = _core.PackedMatrix(isa, w)
+        packed = PackedMatrix(isa, w)
         kernels.gemm(guarded(a), packed, out.window, bias=vector(bias), residual=guarded(residual))
         exact = a.astype(np.float64) @ w.T.astype(np.float64) + bias + residual
         scale = np.abs(a).astype(np.float64) @ np.abs(w).T.astype(np.float64) + np.abs(bias) + np.abs(residual)
@@ -81,7 +82,7 @@ def test_gemm_adds_bias_and_residual(isa: str) -> None:
 def test_gemm_residual_may_be_the_output(isa: str, k: int) -> None:
     rng = np.random.default_rng(2)
     a, w, residual = normal(rng, 19, k), normal(rng, 41, k), normal(rng, 19, 41)
-    packed, kernels = _core.PackedMatrix(isa, w), _core.Kernels(isa)
+    packed, kernels = PackedMatrix(isa, w), Kernels(isa)
     apart, inplace = np.empty((19, 41), np.float32), residual.copy()
     kernels.gemm(a, packed, apart, residual=residual)
     kernels.gemm(a, packed, inplace, residual=inplace)
@@ -90,7 +91,7 @@ def test_gemm_residual_may_be_the_output(isa: str, k: int) -> None:
 
 @pytest.mark.parametrize("epilogue", ["relu", "gelu", "geglu", "swiglu"])
 def test_gemm_activations(isa: str, epilogue: str) -> None:
-    kernels = _core.Kernels(isa)
+    kernels = Kernels(isa)
     rng = np.random.default_rng(3)
     gated = epilogue in ("geglu", "swiglu")
     activation = {"relu": reference.relu, "swiglu": reference.silu}.get(epilogue, reference.gelu_erf)
@@ -98,7 +99,7 @@ def test_gemm_activations(isa: str, epilogue: str) -> None:
         rows = 2 * n if gated else n
         a, w, bias = normal(rng, m, k), normal(rng, rows, k), normal(rng, rows)
         out = Output(m, n)
-        packed = _core.PackedMatrix(isa, w, gated)
+        packed = PackedMatrix(isa, w, gated)
         kernels.gemm(guarded(a), packed, out.window, bias=None if gated else vector(bias), epilogue=epilogue)
         exact = a.astype(np.float64) @ w.T.astype(np.float64)
         scale = np.abs(a).astype(np.float64) @ np.abs(w).T.astype(np.float64)
@@ -126,7 +127,7 @@ def through_epilogue(isa: str, x: np.ndarray, epilogue: str) -> np.ndarray:
         w[0, 0] = w[1, 1] = 1.0  # up is x, gate is 1
         a = np.stack([x, np.ones_like(x)], 1)
     out = np.empty((len(x), 1), np.float32)
-    _core.Kernels(isa).gemm(np.ascontiguousarray(a), _core.PackedMatrix(isa, w, gated), out, epilogue=epilogue)
+    Kernels(isa).gemm(np.ascontiguousarray(a), PackedMatrix(isa, w, gated), out, epilogue=epilogue)
     return out[:, 0]
 
 
@@ -153,9 +154,7 @@ def test_layer_norm(isa: str, with_bias: bool) -> None:
         x = normal(rng, rows, d) * 3 + normal(rng, rows, 1) * 10
         weight, bias = normal(rng, d), normal(rng, d)
         out = Output(rows, d)
-        _core.Kernels(isa).layer_norm(
-            guarded(x), vector(weight), 1e-5, out.window, bias=vector(bias) if with_bias else None
-        )
+        Kernels(isa).layer_norm(guarded(x), vector(weight), 1e-5, out.window, bias=vector(bias) if with_bias else None)
         exact = reference.layer_norm(x, weight, bias if with_bias else 0.0, 1e-5)
         # x - mean loses what the mean's size costs, and the scale magnifies it
         loss = np.abs(x).max(-1, keepdims=True) / np.sqrt(x.astype(np.float64).var(-1, keepdims=True) + 1e-5)
@@ -166,7 +165,7 @@ def test_layer_norm(isa: str, with_bias: bool) -> None:
 def test_layer_norm_of_a_constant_row_is_its_bias(isa: str) -> None:
     x, bias = np.full((1, 37), 3.0, np.float32), np.arange(37, dtype=np.float32)
     out = np.empty_like(x)
-    _core.Kernels(isa).layer_norm(x, np.ones(37, np.float32), 1e-5, out, bias=bias)
+    Kernels(isa).layer_norm(x, np.ones(37, np.float32), 1e-5, out, bias=bias)
     np.testing.assert_array_equal(out[0], bias)
 
 
@@ -207,9 +206,7 @@ def test_attention(isa: str, n_queries: int, n_keys: int, d_head: int, base: flo
         angles = np.arange(n_keys)[:, None] * frequency
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     out = Output(n_queries, d_head)
-    _core.Kernels(isa).attention(
-        guarded(q), guarded(k), guarded(v), out.window, cos=cos, sin=sin, window=window, scale=scale
-    )
+    Kernels(isa).attention(guarded(q), guarded(k), guarded(v), out.window, cos=cos, sin=sin, window=window, scale=scale)
     exact = exact_attention(q, k, v, base, window)
     # a score is off by its sum's rounding; softmax turns that into the same relative error, PV adds its own
     reach = np.abs(q).astype(np.float64).sum(-1, keepdims=True) * np.abs(k).max() * scale
@@ -221,7 +218,7 @@ def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
     rng = np.random.default_rng(6)
     q, k, v = normal(rng, 20, 64) * 100, normal(rng, 20, 64) * 100, normal(rng, 20, 64)
     out = np.empty((20, 64), np.float32)
-    _core.Kernels(isa).attention(q, k, v, out, scale=1.0)
+    Kernels(isa).attention(q, k, v, out, scale=1.0)
     winner = (q.astype(np.float64) @ k.T.astype(np.float64)).argmax(-1)
     np.testing.assert_allclose(out, v[winner], rtol=1e-5, atol=1e-6)
 
@@ -235,7 +232,7 @@ def test_attention_shows_faulty_scores(isa: str, where: str, fault: float) -> No
         rows = {name: np.abs(normal(rng, n, 16)) for name in ("q", "k", "v")}
         rows[where][n // 2, 3] = fault
         out = np.zeros((n, 16), np.float32)
-        _core.Kernels(isa).attention(rows["q"], rows["k"], rows["v"], out)
+        Kernels(isa).attention(rows["q"], rows["k"], rows["v"], out)
         faulty = np.arange(n) == n // 2 if where == "q" else np.ones(n, bool)  # a key is in every row's softmax
         assert np.isnan(out[faulty]).all()
         assert np.isfinite(out[~faulty]).all()
@@ -248,7 +245,7 @@ def test_gemm_shows_nan(isa: str, epilogue: str) -> None:
     a, w = normal(rng, 5, 9), normal(rng, 12, 9)
     a[2, 4] = np.nan
     out = np.zeros((5, 6 if gated else 12), np.float32)
-    _core.Kernels(isa).gemm(a, _core.PackedMatrix(isa, w, gated), out, epilogue=epilogue)
+    Kernels(isa).gemm(a, PackedMatrix(isa, w, gated), out, epilogue=epilogue)
     assert np.isnan(out[2]).all()
     assert np.isfinite(np.delete(out, 2, 0)).all()
 
@@ -256,8 +253,8 @@ def test_gemm_shows_nan(isa: str, epilogue: str) -> None:
 @pytest.mark.parametrize("k", [77, 2100])
 def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
     rng = np.random.default_rng(7)
-    kernels = _core.Kernels(isa)
-    a, packed = normal(rng, 41, k), _core.PackedMatrix(isa, normal(rng, 50, k))
+    kernels = Kernels(isa)
+    a, packed = normal(rng, 41, k), PackedMatrix(isa, normal(rng, 50, k))
     together = np.empty((41, 50), np.float32)
     kernels.gemm(a, packed, together)
     for i in range(41):
@@ -268,21 +265,21 @@ def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
 
 def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(IsaError, match="sse9"):
-        _core.Kernels("sse9")
-    assert not _core.isa_supported("sse9")
+        Kernels("sse9")
+    assert not border.isa_supported("sse9")
 
 
 def test_widening_takes_every_half(isa: str) -> None:
     half = np.arange(65536, dtype=np.uint16)
     out = np.empty(65536, np.float32)
-    _core.Kernels(isa).widen_f16(half, out)
+    Kernels(isa).widen_f16(half, out)
     np.testing.assert_array_equal(out, half.view(np.float16).astype(np.float32))
 
 
 def test_the_bindings_refuse_what_a_kernel_would_overrun(isa: str) -> None:
-    kernels = _core.Kernels(isa)
+    kernels = Kernels(isa)
     rows, vec = np.zeros((4, 8), np.float32), np.zeros(8, np.float32)
-    packed, gated = _core.PackedMatrix(isa, np.zeros((6, 8), np.float32)), _core.PackedMatrix(isa, rows, True)
+    packed, gated = PackedMatrix(isa, np.zeros((6, 8), np.float32)), PackedMatrix(isa, rows, True)
     out = np.zeros((4, 6), np.float32)
     faulty = [
         lambda: kernels.gemm(rows[:, :3], packed, out),
@@ -293,8 +290,8 @@ def test_the_bindings_refuse_what_a_kernel_would_overrun(isa: str) -> None:
         lambda: kernels.gemm(rows, packed, out, epilogue="geglu"),
         lambda: kernels.gemm(rows, gated, out[:, :2]),
         lambda: kernels.gemm(rows, gated, out[:, :2], epilogue="geglu", bias=vec[:2]),
-        lambda: _core.PackedMatrix(isa, rows[:3], True),
-        lambda: _core.PackedMatrix(isa, rows[:0]),
+        lambda: PackedMatrix(isa, rows[:3], True),
+        lambda: PackedMatrix(isa, rows[:0]),
         lambda: kernels.layer_norm(rows, vec[:1], 1e-5, rows.copy()),
         lambda: kernels.layer_norm(rows, vec, 1e-5, rows[:2].copy()),
         lambda: kernels.layer_norm(rows, vec, 1e-5, rows.copy(), bias=vec[:2]),

@@ -22,12 +22,13 @@ from checkpoints import read_safetensors, write_safetensors
 
 import skyinfer
 from skyinfer import FormatError
+from skyinfer.core import border
 from skyinfer.files.gguf import GGUFFile
 from skyinfer.model import ISA_VARIABLE
-from skyinfer.runtime import _core, engine
+from skyinfer.runtime import engine
 
 PLAIN = checkpoints.SIZES["pico"] | {"temperature": [1.0, 1.0, 1.0], "temperature_by_options": {}}
-ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
+ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 STATE = "the drone keeps flying through the next gap and lets gravity pull it down " * 20
 WORDS = ["thrust", "glide", "tight", "comfortable", "danger", "margin", "input", "rotor", "gap", "alt", "vy", "dx"]
 
@@ -214,7 +215,7 @@ def test_an_instruction_set_that_cannot_run_is_refused(checkpoint: Path, monkeyp
     assert load(checkpoint, isa="portable").isa == "portable"
     with pytest.raises(skyinfer.IsaError, match="isa='AVX2'"):
         skyinfer.load(checkpoint, isa="AVX2")
-    monkeypatch.setattr(_core, "isa_supported", lambda name: name == "portable")
+    monkeypatch.setattr(border, "isa_supported", lambda name: name == "portable")
     if len(ISAS) > 1:
         monkeypatch.setenv(ISA_VARIABLE, ISAS[-1])
         with pytest.raises(skyinfer.IsaError, match=r"this CPU cannot run; use one of portable$"):
@@ -377,7 +378,7 @@ def imported(code: str) -> set[str]:
 
 def test_a_free_threaded_python_stays_so() -> None:
     """An extension that does not declare itself fit for it would switch the GIL on again."""
-    code = "import sys, skyinfer.runtime._core; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
+    code = "import sys, skyinfer.core.border; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert run.stdout.split() == [str(not sysconfig.get_config_var("Py_GIL_DISABLED"))], run.stderr

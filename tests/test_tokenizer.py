@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 import skyinfer
+from skyinfer.core import scanners
 from skyinfer.errors import FormatError
 from skyinfer.files.conversion import convert
 from skyinfer.files.hf_tokenizer import canonical_tokenizer_json, special_token_text
 from skyinfer.files.json_file import JsonFile
-from skyinfer.text import _scanners
 from skyinfer.text.tokenizer import Tokenizer, parse
 
 VOCAB = 1024
@@ -411,12 +411,12 @@ JSON_VALUES = st.recursive(
 def test_places_in_json_are_those_of_its_values(content: dict[str, Any], data: Any) -> None:
     dumped = json.dumps(content, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 0, 3])))
     text = f" \n\t{dumped}\r\n "
-    places = _scanners.json_members(text, content)
+    places = scanners.json_members(text, content)
     assert {key: json.loads(text[begin:end]) for key, (begin, end) in places.items()} == content
-    assert _scanners.json_members(text, ()) == {}
+    assert scanners.json_members(text, ()) == {}
     cut = data.draw(st.integers(0, len(text.rstrip()) - 1))
     with pytest.raises(ValueError, match=" at character "):  # no shorter text is an object
-        _scanners.json_members(text[:cut], content)
+        scanners.json_members(text[:cut], content)
 
 
 @pytest.mark.parametrize(
@@ -426,15 +426,15 @@ def test_places_in_json_are_those_of_its_values(content: dict[str, Any], data: A
 )  # fmt: skip
 def test_what_is_no_json_object_has_no_places(text: str) -> None:
     with pytest.raises(ValueError, match=r"character|escape|Expecting"):
-        _scanners.json_members(text, ("a",))
+        scanners.json_members(text, ("a",))
 
 
 def test_numbers_in_json() -> None:
-    assert _scanners.json_numbers(' { "a" : 7 , "}" : 0,"\\"":123456789012345678} ') == (3, 123456789012345678)
-    assert _scanners.json_numbers("{}") == (0, 0)
+    assert scanners.json_numbers(' { "a" : 7 , "}" : 0,"\\"":123456789012345678} ') == (3, 123456789012345678)
+    assert scanners.json_numbers("{}") == (0, 0)
     for number in ("-1", "1.0", "1e3", "1234567890123456789", '"1"', "null", "[1]", "1x", ""):
         with pytest.raises(ValueError, match="at character"):
-            _scanners.json_numbers(f'{{"a":1,"b":{number}}}')
+            scanners.json_numbers(f'{{"a":1,"b":{number}}}')
 
 
 # ------------------------------------------------------------------------------ faulty files

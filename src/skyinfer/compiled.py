@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from .core import border
 from .errors import RequestError
-from .runtime import _core
 from .runtime.answers import check_scores, faulty_weights, in_option_order, response
 from .schema import QUESTION_TYPES, Question, parse_questions
 from .text.sequence import StateTokens
@@ -57,7 +57,7 @@ class CompiledQuestions:
         self.ids = tuple(question.id for question in self._questions)
         self.offsets = np.cumsum([0, *(len(question.options) for question in self._questions)], dtype=np.int32)
         self.probabilities = np.zeros(self.offsets[-1], np.float32)
-        self._stepper: _core.CoreStepper | None = None
+        self._stepper: border.CoreStepper | None = None
         self._making_stepper = threading.Lock()
 
     def __repr__(self) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .compiled import CompiledQuestions, QuestionCache
+from .core import border
 from .errors import IsaError
 from .files.paths import checked_path
-from .runtime import _core
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
 from .schema import parse_questions
@@ -113,8 +113,8 @@ def chosen_isa(isa: str | None = None) -> str:
     Raises:
         IsaError: the one asked for is unknown or cannot run on this CPU.
     """
-    names = _core.isa_names()
-    supported = [name for name in names if _core.isa_supported(name)]
+    names = border.isa_names()
+    supported = [name for name in names if border.isa_supported(name)]
     asked = isa or os.environ.get(ISA_VARIABLE) or supported[-1]
     if asked not in supported:
         source = "isa" if isa else ISA_VARIABLE
@@ -249,7 +249,7 @@ def info() -> dict[str, Any]:
 
     from . import __version__
 
-    names = _core.isa_names()
+    names = border.isa_names()
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -258,7 +258,7 @@ def info() -> dict[str, Any]:
         "cpus": available_cpus(),
         "isa": {
             "built_in": names,
-            "supported": [name for name in names if _core.isa_supported(name)],
+            "supported": [name for name in names if border.isa_supported(name)],
             "selected": chosen_isa(),
         },
     }

@@ -19,9 +19,9 @@ from typing import Any
 from checkpoints import paint
 
 import skyinfer
+from skyinfer.core import border
 from skyinfer.errors import FormatError, RequestError
 from skyinfer.files.conversion import convert
-from skyinfer.runtime import _core
 
 from .bases import META, QUESTIONS, STATES, TINY, WIDE, Outcome
 from .checks import check_response, only_documented_warnings
@@ -29,7 +29,7 @@ from .gguf_pieces import ARRAY, FORMATS, GGUF, STRING
 from .mutation import REAL, TEXT, WHOLE, hostile, mutate_bytes, mutate_json, mutate_text
 from .specimens import JINJA, TOKENIZER_PARTS
 
-ISAS = [name for name in _core.isa_names() if _core.isa_supported(name)]
+ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 
 
 class Files:

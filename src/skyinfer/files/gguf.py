@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
+from ..core import scanners
 from ..errors import FormatError, faults_named
-from ..text import _scanners
 from .paths import checked_path, open_regular
 
 Scalar: TypeAlias = bool | int | float | str
@@ -291,7 +291,7 @@ class _Header:
             self.fail(f"{what}: invalid UTF-8: {raw[:40]!r}")
 
     def strings(self, count: int, what: str) -> list[str]:
-        out, self.pos = _scanners.read_strings(self.data, self.pos, count)
+        out, self.pos = scanners.read_strings(self.data, self.pos, count)
         if len(out) < count:
             # whoever reads it alone says what is wrong with it
             what = f"{what}: element {len(out)}"

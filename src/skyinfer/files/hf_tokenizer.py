@@ -13,7 +13,7 @@ from pathlib import Path
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any
 
-from ..text import _scanners
+from ..core import scanners
 from ..text.tokenizer import faults_named, parse
 from .json_file import JsonFile
 from .paths import read_text
@@ -87,7 +87,7 @@ def canonical_tokenizer_json(directory: Path) -> str:
 def _without_model(text: str) -> str:
     """A tokenizer.json without its largest part, which only the ``tokenizers`` package reads."""
     try:
-        begin, end = _scanners.json_members(text, ("model",))["model"]
+        begin, end = scanners.json_members(text, ("model",))["model"]
     except (KeyError, ValueError):
         return text
     return f"{text[:begin]}null{text[end:]}"

@@ -14,6 +14,7 @@ from typing import cast
 
 import numpy as np
 
+from ..core import border
 from ..errors import FormatError
 from ..files.config import ModelConfig, ModelSource
 from ..files.gguf import ALL_ROWS
@@ -22,7 +23,6 @@ from ..schema import QUESTION_TYPES, Question
 from ..text.sequence import Prefix, SequenceBuilder, StateTokens, longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
-from . import _core
 from .cpus import available_cpus
 
 # What one forward pass takes: token ids, marker positions, and the question type's number.
@@ -79,7 +79,7 @@ class Engine:
         packers = threads or available_cpus()
         self.core = _pack(source, config, isa, token_table_bytes, longest or config.max_tokens, packers)
         # popped from and appended to by any thread, which a list allows
-        self._idle_plans: list[_core.CorePlan] = []
+        self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
 
     def temperatures(self, clamp: bool | None = None) -> Temperatures:
@@ -101,9 +101,9 @@ class Engine:
                 self._idle_plans.append(plan)
         return logits
 
-    def core_prefixes(self, prefixes: list[Prefix]) -> _core.CorePrefixes:
+    def core_prefixes(self, prefixes: list[Prefix]) -> border.CorePrefixes:
         """Prefixes laid out for `run_prefixes` and `stepper`."""
-        return _core.CorePrefixes(
+        return border.CorePrefixes(
             [
                 (prefix.ids, prefix.markers, QUESTION_TYPES.index(prefix.question.type), prefix.max_tokens)
                 for prefix in prefixes
@@ -111,7 +111,7 @@ class Engine:
             sep_id=self.builder.sep_id,
         )
 
-    def run_prefixes(self, prefixes: _core.CorePrefixes, state: StateTokens) -> list[list[float]]:
+    def run_prefixes(self, prefixes: border.CorePrefixes, state: StateTokens) -> list[list[float]]:
         """Logits of each prefix with the state behind it: what `run` gives for the sequences laid out one by one."""
         logits: list[list[float]] = []
         n_state, first = len(state.ids), 0
@@ -125,10 +125,10 @@ class Engine:
             first = last
         return logits
 
-    def stepper(self, prefixes: _core.CorePrefixes, questions: list[Question]) -> _core.CoreStepper:
+    def stepper(self, prefixes: border.CorePrefixes, questions: list[Question]) -> border.CoreStepper:
         """Buffers of its own for the same questions over and over."""
         temperatures = self.temperatures()
-        return _core.CoreStepper(
+        return border.CoreStepper(
             self.core,
             prefixes,
             [temperatures.of(question.type, len(question.options)) for question in questions],
@@ -137,7 +137,7 @@ class Engine:
             n_threads=self.threads,
         )
 
-    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> _core.CorePlan:
+    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> border.CorePlan:
         """An idle plan that holds such a batch, or a new one; to be put back among the idle ones after its pass."""
         try:
             plan = self._idle_plans.pop()
@@ -151,8 +151,8 @@ class Engine:
         self._sizes = cast("tuple[int, int, int, int]", tuple(map(max, self._sizes, sizes)))
         return self._plan(*self._sizes)
 
-    def _plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> _core.CorePlan:
-        return _core.CorePlan(
+    def _plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> border.CorePlan:
+        return border.CorePlan(
             self.core,
             n_tokens=n_tokens,
             n_sequences=n_sequences,
@@ -204,12 +204,12 @@ def _batch_borders(work: list[Work]) -> list[int]:
 
 def _pack(
     source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, longest: int, threads: int
-) -> _core.CoreModel:
+) -> border.CoreModel:
     """Every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens.
 
     So many threads do it where that pays.
     """
-    core = _core.CoreModel(
+    core = border.CoreModel(
         d_model=config.d_model,
         d_ff=config.d_ff,
         n_vocab=config.vocab_size,

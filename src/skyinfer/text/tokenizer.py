@@ -19,8 +19,8 @@ from functools import lru_cache
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..core import scanners
 from ..errors import FormatError
-from . import _scanners
 from .words import words_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Tokenizer:
         source = _TOKENS if text is None else HUGGINGFACE_JSON
         backend, largest = _rebuild(metadata, special.mask_id) if text is None else parse(text, source)
         if special.vocab_size > _LARGE_VOCABULARY:
-            _scanners.trim_memory()
+            scanners.trim_memory()
         return cls(backend, special, source, largest)
 
     def encode(self, text: str) -> list[int]:
@@ -231,7 +231,7 @@ def parse(text: str, source: str) -> tuple[tokenizers.Tokenizer, int | None]:
         raise FormatError(f"{source}: longer than {_MAX_JSON_CHARACTERS} characters")
     with faults_named(source):
         # before the package sees it, which normalizes the added tokens at once; the package parses the whole anyway
-        places = _scanners.json_members(text, ("normalizer", "pre_tokenizer", "model"))
+        places = scanners.json_members(text, ("normalizer", "pre_tokenizer", "model"))
         parts = {name: text[begin:end] for name, (begin, end) in places.items()}
         model = parts.pop("model", "")
         _check_growth(map(json.loads, parts.values()), source)
@@ -302,8 +302,8 @@ def _largest_id(model: str, backend: tokenizers.Tokenizer) -> int | None:
     To ask for the vocabulary, which comes as a dict, takes a quarter of the time that making the tokenizer takes.
     """
     try:
-        begin, end = _scanners.json_members(model, ("vocab",))["vocab"]
-        n_tokens, largest = _scanners.json_numbers(model[begin:end])
+        begin, end = scanners.json_members(model, ("vocab",))["vocab"]
+        n_tokens, largest = scanners.json_numbers(model[begin:end])
     except (KeyError, ValueError):
         return None
     # the numbers differ where one text has several ids in the file, of which one counts

@@ -1,8 +1,16 @@
-# The kernel table of one instruction set, for tests and benchmarks. Contracts: csrc/kernels/kernels.h. Arrays are float32
-# with contiguous rows; a row stride larger than the width is passed on as it is, so tests can guard the padding.
+# cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
+"""The kernel table of one instruction set, for tests and benchmarks. Contracts: csrc/kernels/kernels.h.
+
+Arrays are float32 with contiguous rows; a row stride larger than the width is passed on as it is, so tests can guard the
+padding. The table comes from the core that border.pyx links, so these are the kernels that a model runs.
+"""
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint16_t, uintptr_t
+from libc.string cimport memset
+
+from .border cimport pack_panels, release_panels, select_kernels
+from .capi cimport *
 
 EPILOGUES = {
     "linear": SKY_EPILOGUE_LINEAR,
@@ -40,21 +48,15 @@ cdef class PackedMatrix:
 
     def __cinit__(self, str isa not None, const float[:, ::1] w not None, bint gated=False):
         cdef sky_kernels table
-        cdef bytes name = isa.encode()
-        if sky_kernels_select(name, &table) != SKY_OK:
-            raise IsaError(f"instruction set {isa!r} cannot run here")
+        select_kernels(isa, &table)
         if w.shape[0] < 1 or w.shape[1] < 1 or (gated and w.shape[0] % 2):
             raise ValueError(f"w: expected [n, k], n even where gated, got [{w.shape[0]}, {w.shape[1]}]")
-        cdef size_t n_panels = (w.shape[0] + table.panel_cols - 1) // table.panel_cols
         self.isa = isa
         self.linear.n, self.linear.k, self.linear.gated = w.shape[0], w.shape[1], gated
-        self.linear.panels = <float *>sky_alloc(n_panels * table.panel_cols * w.shape[1] * sizeof(float))
-        if self.linear.panels == NULL:
-            raise MemoryError
-        sky_pack(&table, &self.linear, SKY_DTYPE_F32, &w[0, 0], 0)
+        pack_panels(&table, &self.linear, &w[0, 0])
 
     def __dealloc__(self):
-        sky_release(self.linear.panels)
+        release_panels(&self.linear)
 
 
 cdef class Kernels:
@@ -64,9 +66,7 @@ cdef class Kernels:
     cdef readonly str isa
 
     def __cinit__(self, str isa not None):
-        cdef bytes name = isa.encode()
-        if sky_kernels_select(name, &self.table) != SKY_OK:
-            raise IsaError(f"instruction set {isa!r} cannot run here")
+        select_kernels(isa, &self.table)
         self.isa = isa
 
     @property

@@ -1,4 +1,4 @@
-"""Types of _scanners.pyx, which holds the contracts."""
+"""Types of scanners.pyx, which holds the contracts."""
 
 import mmap
 from collections.abc import Container

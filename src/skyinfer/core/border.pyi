@@ -1,4 +1,4 @@
-"""Types of the border to the C core (_core.pyx, _questions.pxi and _kernels.pxi, which hold the contracts)."""
+"""Types of border.pyx, which holds the contracts."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -11,7 +11,6 @@ BatchItem: TypeAlias = tuple[list[int], list[int], int]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 
 DTYPES: dict[str, int]
-EPILOGUES: dict[str, int]
 
 def isa_names() -> list[str]: ...
 def isa_supported(name: str) -> bool: ...
@@ -84,41 +83,3 @@ class CoreStepper:
         n_threads: int = 1,
     ) -> None: ...
     def step(self, state_ids: list[int], keep_tail: bool, probabilities: Matrix) -> bool: ...
-
-class PackedMatrix:
-    def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...
-    @property
-    def isa(self) -> str: ...
-
-class Kernels:
-    def __init__(self, isa: str) -> None: ...
-    @property
-    def isa(self) -> str: ...
-    @property
-    def tile(self) -> tuple[int, int]: ...
-    def fma_peak(self, rounds: int) -> int: ...
-    def widen_f16(self, half: np.ndarray, out: Matrix) -> None: ...
-    def gemm(
-        self,
-        a: Matrix,
-        w: PackedMatrix,
-        out: Matrix,
-        *,
-        bias: Matrix | None = None,
-        residual: Matrix | None = None,
-        epilogue: str = "linear",
-        repeat: int = 1,
-    ) -> None: ...
-    def layer_norm(self, x: Matrix, weight: Matrix, eps: float, out: Matrix, *, bias: Matrix | None = None) -> None: ...
-    def attention(
-        self,
-        q: Matrix,
-        k: Matrix,
-        v: Matrix,
-        out: Matrix,
-        *,
-        cos: Matrix | None = None,
-        sin: Matrix | None = None,
-        window: int = -1,
-        scale: float = 1.0,
-    ) -> None: ...
