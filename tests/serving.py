@@ -114,9 +114,12 @@ def serving(
 
 
 class Process:
-    """`skyinfer serve` as a process; what it writes to stderr is read as it comes, a JSON object a line."""
+    """`skyinfer serve` as a process; its stderr, a JSON object per line, is read in a thread.
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    With `reading` False only its first line is read, until `read` is called.
+    """
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, reading: bool = True) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "skyinfer", "serve", "--port", "0", *arguments],
@@ -128,12 +131,21 @@ class Process:
         self.lines: list[dict[str, Any]] = []
         self.text: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        if reading:
+            self._reader.start()
+        else:
+            assert self.process.stderr is not None
+            while not self.event("listening"):
+                self._take(self.process.stderr.readline())
         until(lambda: self.event("listening") or self.process.poll() is not None, "the process to listen")
         listening = self.event("listening")
         assert listening is not None, self.text
         self.address: str = listening["address"]
         self.port = int(self.address.rpartition(":")[2])
+
+    def read(self) -> None:
+        """Begin to read stderr, where that was left out."""
+        self._reader.start()
 
     def event(self, name: str) -> dict[str, Any] | None:
         return next((line for line in self.lines if line.get("event") == name), None)
@@ -160,9 +172,13 @@ class Process:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for raw in self.process.stderr:
-            self.text.append(raw.decode())
-            with contextlib.suppress(ValueError):
-                self.lines.append(json.loads(raw))
+            self._take(raw)
+
+    def _take(self, raw: bytes) -> None:
+        assert raw, "stderr was closed"
+        self.text.append(raw.decode())
+        with contextlib.suppress(ValueError):
+            self.lines.append(json.loads(raw))
 
     def __enter__(self) -> Process:
         return self
@@ -171,7 +187,8 @@ class Process:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(SECONDS)
-        self._reader.join(SECONDS)
+        if self._reader.ident is not None:
+            self._reader.join(SECONDS)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

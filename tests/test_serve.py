@@ -1,27 +1,22 @@
-"""`skyinfer serve` for clients that mean well: the answers of the model, the shapes that they expect, keys, ids."""
+"""`skyinfer serve` for correct clients: the answers of the model in the shapes that clients expect, models by name."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import re
-import socket
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import DRONE, PAINTED, ROOT, Client, Process, Serving, serving
+from serving import DRONE, PAINTED, Client, Serving, serving
 
 import skyinfer
 from skyinfer.errors import SkyinferError
-from skyinfer.serve import deciding
+from skyinfer.serve import scheduling
 from skyinfer.serve.catalog import Catalog
-from skyinfer.serve.options import _LIMIT_FLAGS, Limits
 
 KEY = "a-key-of-32-characters-0123456789"
 MANY = {f"Queue {i:03d}": f"case {i}" for i in range(255)}
@@ -43,12 +38,6 @@ def server() -> Iterator[Serving]:
 def client(server: Serving) -> Iterator[Client]:
     with server.client() as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def locked() -> Iterator[Serving]:
-    with serving(api_key=KEY, openapi=True, error_style="llama", cors=("https://pages.example",)) as running:
-        yield running
 
 
 # ---- answers
@@ -133,8 +122,8 @@ def test_instructions_may_be_missing(client: Client, kind: str) -> None:
     criteria = {"noul": {"true": "yes"}, "choice": ["a", "b"], "score": ["a", "b"]}[kind]
     question = {"type": kind, "criteria": criteria}
     answers = [
-        client.post({"state": "x", "questions": {"q": {**question, **said}}}).json
-        for said in ({}, {"instructions": None}, {"instructions": ""})
+        client.post({"state": "x", "questions": {"q": {**question, **instructions}}}).json
+        for instructions in ({}, {"instructions": None}, {"instructions": ""})
     ]
     assert answers[0] == answers[1] == answers[2]
     assert answers[0]["answers"]["q"]["type"] == kind
@@ -148,7 +137,7 @@ def test_255_options(client: Client, model: skyinfer.Model) -> None:
     assert answer["x_grown"]["tokens"] > answer["x_grown"]["max_tokens"] == 256
 
 
-def test_what_was_cut_is_said(client: Client) -> None:
+def test_truncation_is_reported(client: Client) -> None:
     answer = client.post({"state": "word " * 500, "questions": {"q": NOUL}}).json["answers"]["q"]
     cut = answer["x_truncated"]
     assert cut["state_tokens"] > cut["state_tokens_used"] > 100
@@ -200,14 +189,14 @@ def test_images_are_refused_and_not_ignored(client: Client) -> None:
     assert answer.json["detail"]["error_type"] == "unsupported_media_type"
 
 
-# ---- in a thread, with neighbours
+# ---- many clients at once
 
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_many_clients_get_their_own_answers(
     monkeypatch: pytest.MonkeyPatch, model: skyinfer.Model, inline: bool
 ) -> None:
-    monkeypatch.setattr(deciding, "INLINE_SECONDS", 10.0 if inline else 0.0)
+    monkeypatch.setattr(scheduling, "INLINE_SECONDS", 10.0 if inline else 0.0)
     states = [f"vy {i} dx {3 * i} " + "up 9 " * (7 * i) for i in range(12)]
     asked = [
         {"state": s, "questions": dict(list(DRONE["questions"].items())[: 1 + i % 3])} for i, s in enumerate(states)
@@ -230,7 +219,7 @@ def test_many_clients_get_their_own_answers(
             thread.start()
         for thread in threads:
             thread.join()
-        assert running.app.line.waiting == 0
+        assert running.app.admission.waiting == 0
     assert not wrong
 
 
@@ -325,291 +314,3 @@ def test_the_official_client() -> None:
         with pytest.raises(TypeSafeUnprocessableEntityError, match="team") as caught:
             client.system_one(state="x", questions={"team": Choice(instructions="?", criteria={**MANY, "more": None})})
         assert caught.value.request_id
-
-
-# ---- keys
-
-
-def test_a_key_is_asked_for_everywhere_but_at_health(locked: Serving) -> None:
-    with locked.client() as client:
-        for path in [
-            "/v1/systemone",
-            "/v1/systemone/batch",
-            "/v1/models",
-            "/metrics",
-            "/openapi.json",
-            "/nothing",
-            "/",
-        ]:
-            for headers in [
-                {},
-                {"authorization": "Bearer wrong"},
-                {"authorization": "Bearer"},
-                {"authorization": KEY},
-                {"authorization": f"Basic {KEY}"},
-                {"authorization": f"Bearer {KEY}x"},
-                {"authorization": "Bearer \xff"},
-                {"x-api-key": "wrong"},
-            ]:
-                answer = client.ask("POST", path, b"{}", headers)
-                assert answer.status == 401
-                assert answer.json["error"]["type"] == "authentication_error"
-                assert answer.headers["www-authenticate"] == "Bearer"
-        assert client.get("/health").json == {"status": "ok"}
-        for headers in [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"x-api-key": KEY},
-                        {"x-api-key": KEY, "authorization": "Basic cHJveHk6eA=="}]:  # fmt: skip
-            assert client.ask("POST", "/v1/systemone", DRONE, headers).status == 200
-            assert client.ask("GET", "/openapi.json", None, headers).status == 200
-
-
-def test_a_key_that_nobody_asked_for_is_accepted(client: Client) -> None:
-    assert client.post(DRONE, authorization="Bearer anything").status == 200
-    assert client.post(DRONE, x_api_key="anything").status == 200
-
-
-# ---- errors, ids, pages
-
-
-def test_errors_in_the_style_of_llama_server(locked: Serving) -> None:
-    with locked.client() as client:
-        for body, code, kind, message in [
-            (b"{", 400, "invalid_request_error", "truncated"),
-            ({"state": "x"}, 400, "invalid_request_error", "questions: is missing"),
-            (
-                {"state": "x", "questions": {"q": {"type": "?"}}},
-                400,
-                "invalid_request_error",
-                "questions.q.type: must be",
-            ),
-            ({**DRONE, "model": "none"}, 404, "not_found_error", "there is no model"),
-        ]:
-            answer = client.post(body, authorization=f"Bearer {KEY}")
-            assert answer.status == answer.json["error"]["code"] == code
-            assert answer.json["error"]["type"] == kind
-            assert message in answer.json["error"]["message"]
-            assert answer.json.keys() == {"error"}
-
-
-def test_paths_and_methods(client: Client) -> None:
-    for method, path, status in [
-        ("GET", "/", 404), ("POST", "/v1/systemon", 404), ("GET", "/v1/systemone", 405), ("PUT", "/v1/systemone", 405),
-        ("POST", "/health", 405), ("GET", "/openapi.json", 404), ("GET", "/docs", 404),
-        ("OPTIONS", "/v1/systemone", 405), ("GET", "/v1/../health", 404), ("GET", "/%2e%2e/etc/passwd", 404),
-    ]:  # fmt: skip
-        answer = client.ask(method, path)
-        assert answer.status == status, path
-        assert answer.json["detail"]["error_type"] == {404: "not_found_error", 405: "method_not_allowed"}[status]
-        if status == 405:
-            assert answer.headers["allow"] in ("GET", "POST")
-    assert client.ask("HEAD", "/health").status == 200
-    assert client.get("/health").json == {"status": "ok"}
-
-
-def test_request_ids(client: Client) -> None:
-    assert client.post(DRONE, x_request_id="mine-1.2:3").headers["x-request-id"] == "mine-1.2:3"
-    seen = set()
-    for bad in ["", "with space", "x" * 129, "é"]:
-        headers = client.ask("POST", "/v1/systemone", DRONE, {"x-request-id": bad}).headers
-        assert headers["x-request-id"] not in ("", bad)
-        assert headers["x-typesafe-request-id"] == headers["x-request-id"]
-        seen.add(headers["x-request-id"])
-    assert len(seen) == 4
-
-
-def test_pages_of_other_origins(client: Client, locked: Serving) -> None:
-    answer = client.post(DRONE, origin="https://pages.example")
-    assert not [name for name in answer.headers if name.startswith("access-control")]
-    with locked.client() as other:
-        key = {"authorization": f"Bearer {KEY}"}
-        for origin, allowed in [("https://pages.example", True), ("https://evil.example", False), ("null", False)]:
-            answer = other.ask("POST", "/v1/systemone", DRONE, {**key, "origin": origin})
-            assert (answer.headers.get("access-control-allow-origin") == origin) is allowed
-            asked = other.ask("OPTIONS", "/v1/systemone", None, {"origin": origin})
-            assert asked.status == 200
-            assert (asked.headers.get("access-control-allow-origin") == origin) is allowed
-            assert "authorization" in asked.headers["access-control-allow-headers"]
-
-
-def test_the_description(locked: Serving) -> None:
-    with locked.client() as client:
-        described = client.get("/openapi.json", authorization=f"Bearer {KEY}").json
-    assert described["openapi"].startswith("3.1")
-    assert set(described["paths"]) == {"/v1/systemone", "/v1/systemone/batch", "/v1/models", "/health", "/metrics"}
-    assert described["security"] == [{"key": []}]
-    assert described["components"]["schemas"]["Choice"]["properties"]["criteria"]["oneOf"][0]["maxProperties"] == 255
-    names = set(described["components"]["schemas"])
-    for reference in json.dumps(described).split('"$ref": "#/components/schemas/')[1:]:
-        assert reference.partition('"')[0] in names
-
-
-# ---- the connection
-
-
-def test_a_kept_connection_never_stalls(server: Serving) -> None:
-    sockets: list[socket.socket] = []
-    with server.client() as client:
-        client.post(DRONE)
-        for protocol in server.server.server_state.connections:
-            sockets.append(protocol.transport.get_extra_info("socket"))
-        assert sockets
-        taken = []
-        for _ in range(30):
-            start = time.perf_counter()
-            client.post(DRONE)
-            taken.append(time.perf_counter() - start)
-        assert sorted(taken)[15] < 0.03  # Nagle's algorithm and a delayed ACK make it 0.04
-        assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets)
-
-
-def test_two_requests_in_one_packet(server: Serving) -> None:
-    body = json.dumps(DRONE).encode()
-    request = b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as connection:
-        connection.sendall(request + request.replace(b"host: x", b"host: x\r\nconnection: close"))
-        data = b""
-        while part := connection.recv(65536):
-            data += part
-    assert data.count(b"HTTP/1.1 200") == 2
-
-
-# ---- numbers and lines
-
-
-def test_metrics(model: skyinfer.Model) -> None:
-    with serving() as running, running.client() as client:
-        for _ in range(3):
-            client.post(DRONE)
-        client.post(b"{")
-        client.get("/what/ever")
-        answer = client.get("/metrics")
-        text = answer.body.decode()
-    assert answer.headers["content-type"].startswith("text/plain")
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(lines['skyinfer_requests_total{route="/v1/systemone",status="200"}']) == 3
-    assert float(lines['skyinfer_requests_total{route="/v1/systemone",status="422"}']) == 1
-    assert float(lines['skyinfer_requests_total{route="other",status="404"}']) == 1
-    assert float(lines['skyinfer_request_seconds_count{route="/v1/systemone"}']) == 4
-    tokens = model.decide(DRONE["state"], DRONE["questions"])["usage"]["input_tokens"]
-    assert float(lines['skyinfer_input_tokens_total{model="painted"}']) == 3 * tokens
-    assert float(lines["skyinfer_queue_depth"]) == 0
-    assert float(lines["skyinfer_connections"]) == 1
-    assert 0 < float(lines['skyinfer_model_load_seconds{model="painted"}']) < 60
-
-
-def test_one_line_a_request_and_no_state_in_it() -> None:
-    with Process("-m", str(PAINTED)) as process:
-        client = Client(process.port)
-        client.post({**DRONE, "state": "SECRET"}, x_request_id="mine", authorization="Bearer HIDDEN")
-        client.post({"state": "SECRET", "questions": {"SECRET": {"type": "SECRET"}}})
-        client.post({"states": ["SECRET", "SECRET"], "questions": DRONE["questions"]}, "/v1/systemone/batch?SECRET")
-        client.close()
-        assert process.stop() == 0
-    first, second, third = process.requests()
-    assert first["id"] == "mine"
-    assert (first["method"], first["path"], first["status"], first["model"]) == (
-        "POST",
-        "/v1/systemone",
-        200,
-        "painted",
-    )
-    assert first["tokens"] > 100
-    assert first["client"] == "127.0.0.1"
-    assert first["ms"] > 0
-    assert second["status"] == 422
-    assert third["states"] == 2
-    assert "SECRET" not in "".join(process.text)
-    assert "HIDDEN" not in "".join(process.text)
-    listening = process.event("listening")
-    assert listening is not None
-    assert listening["models"]["painted"]["parameters"] == 243393
-    assert process.address in listening["message"]
-
-
-def test_states_in_the_log_where_they_are_asked_for() -> None:
-    with Process("-m", str(PAINTED), "--log", "states") as process:
-        client = Client(process.port)
-        client.post({**DRONE, "state": {"said": "hello"}})
-        client.close()
-        process.stop()
-    assert process.requests()[0]["state"] == '{"said":"hello"}'
-
-
-def test_a_failure_is_told_to_the_log_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    with serving() as running, running.client() as client:
-
-        def fail(body: bytes) -> Any:
-            raise RuntimeError("a secret path /home/someone")
-
-        running.app._asker.single = fail  # type: ignore[method-assign]
-        answer = client.post(DRONE)
-        assert answer.status == 500
-        assert answer.json == {
-            "detail": {"error_type": "internal_error", "message": "the server failed; its log says more"}
-        }
-        assert client.get("/health").status == 200
-    assert "/home/someone" in capfd.readouterr().err
-
-
-def test_strict_length() -> None:
-    with serving(strict_length=True) as running, running.client() as client:
-        assert client.post(DRONE).status == 200
-        answer = client.post({"state": "word " * 500, "questions": {"q": NOUL}})
-        assert answer.status == 413
-        assert (
-            "the state has 1001 tokens" in answer.json["detail"]["message"]
-            or "tokens" in answer.json["detail"]["message"]
-        )
-        batch = {"states": ["short", "word " * 500], "questions": {"q": NOUL}}
-        assert client.post(batch, "/v1/systemone/batch").status == 413
-
-
-def test_limits_are_the_flags() -> None:
-    from skyinfer.command.main import _parser
-    from skyinfer.serve.options import Options, from_arguments
-
-    def options(*arguments: str, **environment: str) -> Options:
-        return from_arguments(_parser().parse_args(["serve", *arguments]), environment)
-
-    assert options() == Options()
-    assert options("--max-body", "77", "--head-seconds", "0.5").limits == Limits(body_bytes=77, head_seconds=0.5)
-    assert options("--api-key-env", "K", K=f" {KEY}\n").api_key == KEY
-    for bad in ["", "  ", "with space", "é"]:
-        with pytest.raises(ValueError, match="api-key-env"):
-            options("--api-key-env", "K", K=bad)
-    origins = ["*", "null", "https://pages.example", "http://localhost:3000", "http://[::1]:80", "app://-"]
-    assert options(*[f"--cors={origin}" for origin in origins]).cors == tuple(origins)
-    never = ["x", "", "pages.example", "localhost:3000", "https://", "https://a.example/", "https://A.example"]
-    bad_origins = [("--cors", one) for one in never]
-    for flags in [
-        ("--max-options", "1"),
-        ("--port", "65536"),
-        ("--max-levels", "x"),
-        ("--head-seconds", "nan"),
-        *bad_origins,
-    ]:
-        with pytest.raises(SystemExit):
-            options(*flags)
-
-
-# ---- what docs/serving.md shows
-
-
-def test_the_documented_clients(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    (curl,) = re.findall(r"^    curl http://127.0.0.1:8080/v1/systemone -d '(.*?)'$", text, re.MULTILINE | re.DOTALL)
-    (python,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    with serving() as running, running.client() as client:
-        answer = client.post(curl.encode(), content_type="application/x-www-form-urlencoded")  # as curl -d sends it
-        assert answer.json["answers"]["human"]["type"] == "noul"
-        exec(compile(python.replace("http://127.0.0.1:8080", running.address), "serving.md", "exec"), {})
-    assert re.fullmatch(r"(refund|apologize) 0\.\d+\n", capsys.readouterr().out)
-
-
-def test_the_documented_limits() -> None:
-    text = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    shown = dict(re.findall(r"^\| `(--[a-z-]+)` \| (\d+)", text, re.MULTILINE))
-    assert len(shown) >= 8
-    for flag, field, *_ in _LIMIT_FLAGS:
-        assert f"`{flag}`" in text
-        if flag in shown:
-            assert int(shown[flag]) == getattr(Limits(), field)

@@ -42,7 +42,7 @@ from serving import (
 )
 
 import skyinfer
-from skyinfer.serve import app, deciding, listener
+from skyinfer.serve import app, listener, scheduling
 from skyinfer.serve.openapi import description
 from skyinfer.serve.options import Limits, Options
 
@@ -70,7 +70,7 @@ def client(server: Serving, expected: dict[str, Any]) -> Iterator[Client]:
         yield client
     check(server.port, expected)
     until(lambda: server.app.connections == 0, "connections to be closed")
-    assert server.app.line.waiting == 0
+    assert server.app.admission.waiting == 0
 
 
 def check(port: int, expected: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ def test_100_megabytes_take_no_memory(expected: dict[str, Any]) -> None:
 
 def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
     """100 uploads that stall at different places; meanwhile and after it the server answers others, at once."""
-    monkeypatch.setattr(deciding, "INLINE_SECONDS", 10.0)
+    monkeypatch.setattr(scheduling, "INLINE_SECONDS", 10.0)
     body = json.dumps(DRONE).encode()
     with serving(limits=Limits(body_seconds=1.0)) as running:
         stalled = [connect(running.port) for _ in range(100)]
@@ -253,19 +253,19 @@ def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch, expected: di
             check(running.port, expected)
         until(lambda: running.app.connections == 100, "100 connections")
         for connection in stalled:
-            said = read_all(connection)
-            assert said.startswith(b"HTTP/1.1 408")
-            assert b"the body was not received within 1 seconds" in said
+            received = read_all(connection)
+            assert received.startswith(b"HTTP/1.1 408")
+            assert b"the body was not received within 1 seconds" in received
             connection.close()
         until(lambda: running.app.connections == 0, "connections to be closed")
         assert not running.server.server_state.tasks
         check(running.port, expected)
-        assert running.app._deciders["painted"]._thread is None  # those who stalled were no crowd
-        assert running.app._arriving.n_bodies == running.app._arriving.n_bytes == 0
+        assert running.app._workers["painted"]._thread is None  # those who stalled were not counted as active
+        assert running.app._uploads.n_bodies == running.app._uploads.n_bytes == 0
 
 
 def test_bodies_that_come_all_at_once(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
-    monkeypatch.setattr(app, "_ARRIVING_BODIES", 1_000_000)
+    monkeypatch.setattr(app, "_UPLOAD_BYTES", 1_000_000)
     with serving() as running:
         held = [connect(running.port) for _ in range(4)]
         for connection in held:
@@ -273,7 +273,7 @@ def test_bodies_that_come_all_at_once(monkeypatch: pytest.MonkeyPatch, expected:
         until(lambda: any(not is_quiet(connection, 0) for connection in held), "one to be refused")
         refused = [connection.recv(100) for connection in held if not is_quiet(connection, 0.1)]
         assert 1 <= len(refused) < 4
-        assert all(said.startswith(b"HTTP/1.1 503") for said in refused)
+        assert all(received.startswith(b"HTTP/1.1 503") for received in refused)
         check(running.port, expected)
         for connection in held:
             connection.close()
@@ -330,8 +330,8 @@ def test_heads_that_are_too_large_or_none(server: Serving, client: Client) -> No
         with contextlib.closing(connect(server.port)) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(data)
-            said, _, body = read_all(connection).partition(b"\r\n\r\n")
-            line, *headers = said.decode().split("\r\n")
+            received, _, body = read_all(connection).partition(b"\r\n\r\n")
+            line, *headers = received.decode().split("\r\n")
             assert line == f"HTTP/1.1 {int(status)} {http.HTTPStatus(int(status)).phrase}", data[:100]
             names = [header.partition(":")[0] for header in headers]
             assert len(names) == len(set(names))
@@ -343,11 +343,11 @@ def test_what_was_no_request_is_logged() -> None:
     with Process("-m", str(PAINTED)) as process:
         with contextlib.closing(connect(process.port)) as connection:
             connection.sendall(b"nonsense\r\n\r\n")
-            said = read_all(connection).decode()
+            received = read_all(connection).decode()
         assert process.stop() == 0
     (line,) = process.requests()
     assert (line["status"], line["client"]) == (400, "127.0.0.1")
-    assert f"x-request-id: {line['id']}\r\n" in said
+    assert f"x-request-id: {line['id']}\r\n" in received
 
 
 def test_an_upload_that_is_cut(server: Serving, client: Client) -> None:
@@ -410,9 +410,9 @@ def test_too_many_connections(expected: dict[str, Any]) -> None:
         held = [connect(running.port) for _ in range(3)]
         until(lambda: running.app.connections == 3, "3 connections")
         with contextlib.closing(connect(running.port)) as fourth:
-            said = read_all(fourth)
-            assert said.startswith(b"HTTP/1.1 503")
-            assert b"retry-after: 1" in said
+            received = read_all(fourth)
+            assert received.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1" in received
         for connection in held:
             connection.close()
         until(lambda: running.app.connections == 0, "connections to be closed")
@@ -433,13 +433,13 @@ def test_a_client_that_does_not_read(expected: dict[str, Any]) -> None:
         check(running.port, expected)
 
 
-# ---- the line
+# ---- the limit of waiting requests
 
 
 def test_more_wait_than_may(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
-    monkeypatch.setattr(deciding, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "INLINE_SECONDS", 0.0)
     with serving(limits=Limits(queue=4)) as running:
-        engine = running.app._deciders["painted"]._engine
+        engine = running.app._workers["painted"]._engine
         run, go = engine.run, threading.Event()
 
         def held(work: Any, trace: Any = None) -> Any:
@@ -456,7 +456,7 @@ def test_more_wait_than_may(monkeypatch: pytest.MonkeyPatch, expected: dict[str,
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
-        until(lambda: running.app.line.waiting == 4, "4 to wait")
+        until(lambda: running.app.admission.waiting == 4, "4 to wait")
         with running.client() as client:
             refused = client.post(DRONE)
             assert fault(refused, 503)["error_type"] == "overloaded_error"
@@ -467,30 +467,30 @@ def test_more_wait_than_may(monkeypatch: pytest.MonkeyPatch, expected: dict[str,
         for thread in threads:
             thread.join()
         assert [answer.json["answers"] for answer in answers] == [expected] * 4
-        assert running.app.line.waiting == 0
+        assert running.app.admission.waiting == 0
 
 
-def test_a_client_that_vanishes_leaves_the_line(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
-    monkeypatch.setattr(deciding, "INLINE_SECONDS", 0.0)
+def test_a_disconnected_client_waits_no_more(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
+    monkeypatch.setattr(scheduling, "INLINE_SECONDS", 0.0)
     body = json.dumps(DRONE).encode()
     with serving(limits=Limits(queue=50)) as running:
-        decider = running.app._deciders["painted"]
-        run, go, sizes = decider._engine.run, threading.Event(), []
+        worker = running.app._workers["painted"]
+        run, go, sizes = worker._engine.run, threading.Event(), []
 
         def held(work: Any, trace: Any = None) -> Any:
             assert go.wait(SECONDS)
             sizes.append(len(work))
             return run(work)
 
-        monkeypatch.setattr(decider._engine, "run", held)
-        vanishing = [connect(running.port) for _ in range(20)]
-        for connection in vanishing:
+        monkeypatch.setattr(worker._engine, "run", held)
+        leaving = [connect(running.port) for _ in range(20)]
+        for connection in leaving:
             connection.sendall(head(len(body)) + body)
-        until(lambda: running.app.line.waiting == 20, "20 to wait")
-        for connection in vanishing:
+        until(lambda: running.app.admission.waiting == 20, "20 to wait")
+        for connection in leaving:
             connection.close()
-        until(lambda: running.app.line.waiting == 0, "the line to be empty")
-        assert decider.pending_tokens == 0
+        until(lambda: running.app.admission.waiting == 0, "no request to wait")
+        assert worker.pending_tokens == 0
         go.set()
         check(running.port, expected)
         assert sum(sizes) < 20 * 3  # most of what nobody waited for was never run
@@ -578,6 +578,6 @@ def test_an_address_that_is_taken(server: Serving, capsys: pytest.CaptureFixture
     from skyinfer.command.main import main
 
     assert main(["serve", "-m", str(PAINTED), "--port", str(server.port)]) == 1
-    said = capsys.readouterr().err
-    assert f"127.0.0.1:{server.port}" in said
-    assert "Traceback" not in said
+    received = capsys.readouterr().err
+    assert f"127.0.0.1:{server.port}" in received
+    assert "Traceback" not in received

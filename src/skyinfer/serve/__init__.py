@@ -2,12 +2,12 @@
 
     options.py     the command line of the server: every limit and its default
     catalog.py     the models that are served, by name
-    asking.py      from the bytes of a body to what a model has to run, or to a refusal
-    deciding.py    where a forward pass runs: at once in the event loop, or in a thread that merges what waits
+    parsing.py     from the bytes of a body to what a model has to run, or to a refusal
+    scheduling.py  where a forward pass runs: at once in the event loop, or in a thread that merges waiting requests
     app.py         the ASGI application: routes, keys, answers
-    listener.py    HTTP: connections, their deadlines, signals (uvicorn)
-    refusals.py    every error answer, in either style
-    journal.py metrics.py openapi.py     one JSON line a request; Prometheus; the description
+    listener.py    HTTP: connections, their timeouts, signals (uvicorn)
+    refusals.py    every error response, in either style
+    request_log.py metrics.py openapi.py     one JSON line per request; Prometheus; the OpenAPI description
 
 Needs the extra `skyinfer[serve]`; nothing here is imported before a server starts.
 """

@@ -1,7 +1,7 @@
 """The ASGI application: routes, keys, bodies within their limits, answers, and one line in the log for each request.
 
-It is plain ASGI, so any server can run it; `listener.py` adds what only a server can do (deadlines for heads, limits on
-connections). Nothing of a path, a traceback or a state is ever in an answer.
+It is plain ASGI, so any server can run it; `listener.py` adds what only a server can do (timeouts for request heads,
+limits on connections). No path, traceback or state is ever part of an error response.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from . import refusals
-from .asking import Asked, Asker, decompressed
 from .catalog import Catalog
-from .deciding import CROWD, Decider, Line
-from .journal import Journal, shown_state
 from .metrics import Metrics
 from .openapi import description
 from .options import Options
-from .refusals import ClientGone, Refusal, too_large, too_slow
+from .parsing import ParsedRequest, RequestParser, decompressed
+from .refusals import ClientDisconnected, Refusal, too_large, too_slow
+from .request_log import RequestLog, state_text
+from .scheduling import MERGE_FROM, Admission, ModelWorker
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -37,24 +37,24 @@ Handler = Callable[["Exchange"], Awaitable[bytes]]
 Header = tuple[bytes, bytes]
 _T = TypeVar("_T")
 
-# Bytes of bodies that are on their way in at one time, of all connections.
-_ARRIVING_BODIES = 128 << 20
+# Bytes of all bodies that are being received at one time, of all connections.
+_UPLOAD_BYTES = 128 << 20
 # Bytes of a body up to which it is parsed and tokenized in the event loop: a millisecond or so for new questions, much
 # less for those seen before.
 _SMALL_BODY = 1 << 11
 # From so many tokens on laying them out takes too long for the event loop.
 _MANY_TOKENS = 1 << 14
 
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 _JSON = (b"content-type", b"application/json")
-# what a client that went away is logged as (nginx's number; nothing is sent)
-_GONE = 499
+# the status in the log where the client disconnected before its answer (as nginx logs it; nothing is sent)
+_CLIENT_CLOSED = 499
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Exchange:
-    """One request on its way to an answer, and what the log will say about it."""
+    """One request until it is answered, and what is logged of it."""
 
     __slots__ = (
         "authorization", "body_bytes", "coding", "content_length", "content_type", "extra", "id", "key", "method",
@@ -96,28 +96,29 @@ _HEADERS = {
 
 
 class Application:
-    """What is served, for an ASGI server.
+    """The ASGI application.
 
     Attributes:
-        catalog, options, journal, metrics: what it was made of.
-        connections, at_hand: how many are open, and the requests that are being read or answered; the listener knows.
+        catalog, options, request_log, metrics: its parts.
+        connections: open connections; set by the listener.
+        active: the requests that are being read or answered; set by the listener.
     """
 
     def __init__(self, catalog: Catalog, options: Options) -> None:
         self.catalog, self.options = catalog, options
         self.limits = options.limits
-        self.journal = Journal(options.log)
+        self.request_log = RequestLog(options.log)
         self.connections = 0
-        self.at_hand: Sized = ()
-        self._arriving = _Arriving()
-        self.line = Line(options.limits.queue)
-        self.metrics = Metrics(lambda: self.line.waiting, lambda: self.connections)
-        self._asker = Asker(catalog, options.limits, options.strict_length)
-        self._deciders = {one.name: Decider(one.model) for one in catalog}
+        self.active: Sized = ()
+        self._uploads = _Uploads()
+        self.admission = Admission(options.limits.queue)
+        self.metrics = Metrics(lambda: self.admission.waiting, lambda: self.connections)
+        self._parser = RequestParser(catalog, options.limits, options.strict_length)
+        self._workers = {one.name: ModelWorker(one.model) for one in catalog}
         for one in catalog:
             self.metrics.loaded(one.name, one.load_seconds)
         self._key = None if options.api_key is None else options.api_key.encode()
-        self._preparing = ThreadPoolExecutor(1, "skyinfer-preparing")
+        self._parsing_thread = ThreadPoolExecutor(1, "skyinfer-parsing")
         self._id_prefix, self._n_requests = secrets.token_hex(4), 0
         self._listing = _encode(catalog.listing())
         self._routes: dict[str, dict[str, Handler]] = {
@@ -130,14 +131,14 @@ class Application:
         if options.openapi:
             described = _encode(description(options))
             self._routes["/openapi.json"] = {"GET": partial(_constant, described)}
-        self._open = {"/health"}
+        self._public = {"/health"}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"this application speaks http, not {scope['type']}")
         start = perf_counter()
         exchange = Exchange(scope, receive)
-        if exchange.id is None or _SANE_ID.fullmatch(exchange.id) is None:
+        if exchange.id is None or _VALID_ID.fullmatch(exchange.id) is None:
             exchange.id = self._new_id()
         status = 200
         try:
@@ -145,11 +146,11 @@ class Application:
         except Refusal as refusal:
             status, body = refusals.encode(refusal, self.options.error_style)
             exchange.extra += refusal.headers
-        except ClientGone:
-            self._told(exchange, _GONE, perf_counter() - start)
+        except ClientDisconnected:
+            self._record(exchange, _CLIENT_CLOSED, perf_counter() - start)
             return
         except Exception:
-            self.journal.event("failed", id=exchange.id.decode(), traceback=traceback.format_exc())
+            self.request_log.event("failed", id=exchange.id.decode(), traceback=traceback.format_exc())
             status, body = refusals.encode(refusals.INTERNAL, self.options.error_style)
         headers = [
             _JSON,
@@ -161,38 +162,38 @@ class Application:
             headers = self._with_extra(headers, exchange)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        # what was sent leaves when this turn of the event loop ends, and nobody should wait for the log
-        asyncio.get_running_loop().call_soon(self._told, exchange, status, perf_counter() - start)
+        # the answer leaves when this iteration of the event loop ends; logging should not delay it
+        asyncio.get_running_loop().call_soon(self._record, exchange, status, perf_counter() - start)
 
     def close(self) -> None:
-        """End the threads, once nothing is being answered any more."""
-        for decider in self._deciders.values():
-            decider.close()
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        """End the threads. Called when no request is being answered any more."""
+        for worker in self._workers.values():
+            worker.close()
+        self._parsing_thread.shutdown(wait=False, cancel_futures=True)
 
     def placements(self) -> dict[str, dict[str, Any]]:
-        """What the start-up line says of each model."""
+        """Facts about each model for the log's first line."""
         return {
             one.name: {
                 "parameters": one.n_parameters,
                 "isa": one.model.isa,
                 "threads": one.model.threads,
-                "microseconds_per_token": round(1e6 * self._deciders[one.name].seconds_per_token, 2),
+                "microseconds_per_token": round(1e6 * self._workers[one.name].seconds_per_token, 2),
             }
             for one in self.catalog
         }
 
-    # ---- before and after a handler
+    # ---- before and after a route's handler
 
     async def _answer(self, exchange: Exchange) -> bytes:
         if exchange.n_hosts != 1 and (exchange.n_hosts or exchange.scope["http_version"] == "1.1"):
-            raise Refusal(400, "invalid_request_error", "a request of HTTP/1.1 has one Host header")
+            raise Refusal(400, "invalid_request_error", "a request of HTTP/1.1 must have exactly one Host header")
         if exchange.transfer_coding is not None:
-            raise Refusal(501, "not_implemented", "chunked is the only Transfer-Encoding known here")
+            raise Refusal(501, "not_implemented", "the only supported Transfer-Encoding is chunked")
         if exchange.method == "OPTIONS" and self.options.cors and exchange.path in self._routes:
             exchange.extra += _PREFLIGHT
             return b""
-        if self._key is not None and exchange.path not in self._open:
+        if self._key is not None and exchange.path not in self._public:
             _check_key(exchange, self._key)
         methods = self._routes.get(exchange.path)
         if methods is None:
@@ -216,9 +217,9 @@ class Application:
                 headers.append((b"access-control-allow-origin", origin))
         return headers
 
-    def _told(self, exchange: Exchange, status: int, seconds: float) -> None:
+    def _record(self, exchange: Exchange, status: int, seconds: float) -> None:
         self.metrics.request(exchange.path if exchange.path in self._routes else "other", status, seconds)
-        if not self.journal.requests:
+        if not self.request_log.requests:
             return
         client = exchange.scope.get("client")
         fields = {
@@ -234,15 +235,15 @@ class Application:
             fields["model"], fields["tokens"] = exchange.model, exchange.n_tokens
             if exchange.n_states is not None:
                 fields["states"] = exchange.n_states
-            if self.journal.states:
-                fields["state"] = shown_state(exchange.state)
-        self.journal.request(fields)
+            if self.request_log.states:
+                fields["state"] = state_text(exchange.state)
+        self.request_log.request(fields)
 
     def refused(self, status: int, kind: str, message: str, client: Any, headers: Sequence[Header]) -> bytes:
-        """A refusal of the listener's, before there was a request: logged, counted, and as the bytes of a response."""
+        """The bytes of an error response of the listener's, to something that is no request. Logs and counts it."""
         self.metrics.request("none", status, 0.0)
         own_id, address = self._new_id(), client[0] if client else None
-        self.journal.request({"id": own_id.decode(), "client": address, "status": status, "message": message})
+        self.request_log.request({"id": own_id.decode(), "client": address, "status": status, "message": message})
         status, body = refusals.encode(Refusal(status, kind, message), self.options.error_style)
         lines = [
             *headers,
@@ -264,13 +265,13 @@ class Application:
     # ---- routes
 
     async def _systemone(self, exchange: Exchange) -> bytes:
-        asked, rows = await self._decided(exchange, self._asker.single)
+        asked, rows = await self._decided(exchange, self._parser.single)
         response: dict[str, Any] = asked.compiled.answers(asked.states[0], rows)  # type: ignore[assignment]
         response["model"] = asked.served.name
         return _encode(response)
 
     async def _systemone_batch(self, exchange: Exchange) -> bytes:
-        asked, rows = await self._decided(exchange, self._asker.batch)
+        asked, rows = await self._decided(exchange, self._parser.batch)
         exchange.n_states = len(asked.states)
         results, n = [], len(asked.compiled.ids)
         for i, tokens in enumerate(asked.states):
@@ -289,45 +290,47 @@ class Application:
         exchange.extra.append((b"content-type", self.metrics.content_type))
         return self.metrics.text()
 
-    async def _decided(self, exchange: Exchange, read: Callable[[bytes], Asked]) -> tuple[Asked, list[list[float]]]:
-        """What is asked, and the logits of each sequence."""
+    async def _decided(
+        self, exchange: Exchange, read: Callable[[bytes], ParsedRequest]
+    ) -> tuple[ParsedRequest, list[list[float]]]:
+        """The parsed request, and the logits of each sequence."""
         body = await self._body(exchange)
         if len(body) > _SMALL_BODY:
-            return await self._decided_in_line(exchange, read, body, None)
+            return await self._decided_off_loop(exchange, read, body, None)
         asked = read(body)
-        decider = self._deciders[asked.served.name]
-        if not decider.runs_inline(asked.n_tokens):
-            return await self._decided_in_line(exchange, read, body, asked)
-        self._note(exchange, asked)
-        if len(self.at_hand) - self._arriving.n_bodies < CROWD:
+        worker = self._workers[asked.served.name]
+        if not worker.runs_inline(asked.n_tokens):
+            return await self._decided_off_loop(exchange, read, body, asked)
+        self._record_model(exchange, asked)
+        if len(self.active) - self._uploads.n_bodies < MERGE_FROM:
             return asked, asked.scores()
-        return asked, await decider.rows(asked.work(), asked.n_tokens)
+        return asked, await worker.rows(asked.work(), asked.n_tokens)
 
-    async def _decided_in_line(
-        self, exchange: Exchange, read: Callable[[bytes], Asked], body: bytes, asked: Asked | None
-    ) -> tuple[Asked, list[list[float]]]:
-        """As `_decided`, off the event loop and with a place in the line."""
-        self.line.enter(sum(decider.pending_seconds for decider in self._deciders.values()))
+    async def _decided_off_loop(
+        self, exchange: Exchange, read: Callable[[bytes], ParsedRequest], body: bytes, asked: ParsedRequest | None
+    ) -> tuple[ParsedRequest, list[list[float]]]:
+        """As `_decided`, with parsing and forward passes in threads; counts against the limit of waiting requests."""
+        self.admission.admit(sum(worker.pending_seconds for worker in self._workers.values()))
         try:
             if asked is None:
-                asked = await self._prepared(read, body)
-            self._note(exchange, asked)
-            decider = self._deciders[asked.served.name]
-            if decider.runs_inline(asked.n_tokens):
+                asked = await self._in_thread(read, body)
+            self._record_model(exchange, asked)
+            worker = self._workers[asked.served.name]
+            if worker.runs_inline(asked.n_tokens):
                 return asked, asked.scores()
             work = asked.work
-            laid_out = work() if asked.n_tokens < _MANY_TOKENS else await self._prepared(work)
-            return asked, await decider.rows(laid_out, asked.n_tokens, _gone(exchange.receive))
+            laid_out = work() if asked.n_tokens < _MANY_TOKENS else await self._in_thread(work)
+            return asked, await worker.rows(laid_out, asked.n_tokens, _disconnected(exchange.receive))
         finally:
-            self.line.leave()
+            self.admission.release()
 
-    async def _prepared(self, make: Callable[..., _T], *arguments: Any) -> _T:
-        """What takes too long for the event loop, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._preparing, make, *arguments)
+    async def _in_thread(self, make: Callable[..., _T], *arguments: Any) -> _T:
+        """Calls what takes too long for the event loop in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._parsing_thread, make, *arguments)
 
-    def _note(self, exchange: Exchange, asked: Asked) -> None:
+    def _record_model(self, exchange: Exchange, asked: ParsedRequest) -> None:
         exchange.model, exchange.n_tokens = asked.served.name, asked.n_tokens
-        if self.journal.states:
+        if self.request_log.states:
             exchange.state = asked.state
         self.metrics.tokens(asked.served.name, asked.n_tokens)
 
@@ -338,14 +341,14 @@ class Application:
 
         Raises:
             Refusal: 413, 408, 415 or 422.
-            ClientGone: the client went away before its end.
+            ClientDisconnected: the client disconnected before the end of its body.
         """
         limit, seconds = self.limits.body_bytes, self.limits.body_seconds
         stated: bytes | None = exchange.content_length
         if stated is not None and stated.isdigit() and int(stated[:20]) > limit:
             raise too_large(f"the body has {stated[:20].decode()} bytes; at most {limit} are read")
         if exchange.content_type is not None and exchange.content_type.startswith(b"multipart/"):
-            raise Refusal(415, "unsupported_media_type", "images are not answered here; send the request as JSON")
+            raise Refusal(415, "unsupported_media_type", "images are not supported; send the request as JSON")
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         late = False
@@ -357,7 +360,7 @@ class Application:
 
         timer = loop.call_later(seconds, expire)
         try:
-            body = await self._arriving.body(exchange.receive, limit)
+            body = await self._uploads.body(exchange.receive, limit)
         except asyncio.CancelledError:
             if not late:
                 raise
@@ -369,7 +372,7 @@ class Application:
         exchange.body_bytes = len(body)
         if exchange.coding is not None and exchange.coding.strip().lower() != b"identity":
             coding: bytes = exchange.coding
-            body = await self._prepared(decompressed, body, coding, limit)
+            body = await self._in_thread(decompressed, body, coding, limit)
         return body
 
 
@@ -379,16 +382,16 @@ def _check_key(exchange: Exchange, key: bytes) -> None:
         scheme, _, token = exchange.authorization.partition(b" ")
         if scheme.lower() == b"bearer":
             given = token.strip()
-        elif given is None:  # another scheme, which a proxy may have added, is no key; X-Api-Key may be one
+        elif given is None:  # another scheme may come from a proxy; X-Api-Key may hold the key
             given = b""
     if given is None:
-        raise refusals.unauthorized("this server asks for a key; send it as Authorization: Bearer KEY")
+        raise refusals.unauthorized("a key is required; send it as Authorization: Bearer KEY")
     if not hmac.compare_digest(given, key):
-        raise refusals.unauthorized("this is not the key of this server")
+        raise refusals.unauthorized("the key is wrong")
 
 
-class _Arriving:
-    """The bodies that are on their way in: how many, and how many bytes of them are here."""
+class _Uploads:
+    """The bodies that are being received: how many, and how many bytes of them have arrived."""
 
     def __init__(self) -> None:
         self.n_bodies = self.n_bytes = 0
@@ -397,8 +400,8 @@ class _Arriving:
         """A whole body.
 
         Raises:
-            Refusal: it has more than `limit` bytes, or all of them together too many.
-            ClientGone: it ends before its end.
+            Refusal: it has more than `limit` bytes, or all bodies together have too many.
+            ClientDisconnected: the client disconnected before its end.
         """
         parts: list[bytes] = []
         n_bytes = 0
@@ -407,7 +410,7 @@ class _Arriving:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientGone
+                    raise ClientDisconnected
                 part: bytes = message.get("body", b"")
                 n_bytes += len(part)
                 self.n_bytes += len(part)
@@ -415,16 +418,16 @@ class _Arriving:
                     raise too_large(f"the body has more than {limit} bytes")
                 if not message.get("more_body", False):
                     return b"".join([*parts, part]) if parts else part
-                if self.n_bytes > _ARRIVING_BODIES:
-                    raise refusals.overloaded("too much is being sent at once; try again", 1)
+                if self.n_bytes > _UPLOAD_BYTES:
+                    raise refusals.overloaded("too many bytes are being received; try again", 1)
                 parts.append(part)
         finally:
             self.n_bodies -= 1
             self.n_bytes -= n_bytes
 
 
-async def _gone(receive: Receive) -> None:
-    """Ends when the client has gone away."""
+async def _disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""The models of a server, by name. A request names one of these or none; no name is ever taken for a path."""
+"""The models of a server, by name. A name in a request is only compared with these names, never used as a path."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..errors import SkyinferError
 from ..model import Model, load
 from .refusals import Refusal
 
-# What TypeSafe's clients send where their user chose no model.
+# The model name that TypeSafe's clients send unless their user sets another.
 ALIAS = "jev-latest"
 
 
-class Served(NamedTuple):
+class ServedModel(NamedTuple):
     """A model and the name that requests know it by."""
 
     name: str
@@ -30,9 +30,9 @@ class Served(NamedTuple):
 
 
 class Catalog:
-    """The models in the order given; the first one answers where a request names none."""
+    """The models in the order given; the first one answers requests that name no model."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[ServedModel]) -> None:
         self.served = list(served)
         self._by_name = {one.name: one for one in served}
 
@@ -43,12 +43,12 @@ class Catalog:
         Raises:
             SkyinferError, OSError: one cannot be opened, or two have the same name.
         """
-        found: dict[str, Served] = {}
+        found: dict[str, ServedModel] = {}
         given: list[tuple[str, str, str | None]] = [(argument, *_named(argument)) for argument in arguments]
         for argument, name, path in given or [("s1-pico", "", None)]:
             start = time.perf_counter()
             model = load(path, threads=threads, temperature_clamp=temperature_clamp, grow=True)
-            one = Served(name or model.name, model, time.perf_counter() - start)
+            one = ServedModel(name or model.name, model, time.perf_counter() - start)
             if one.name in found:
                 raise SkyinferError(
                     f"{argument}: another model is called {one.name!r} already; give this one a name with -m NAME=MODEL"
@@ -56,14 +56,14 @@ class Catalog:
             found[one.name] = one
         return cls(list(found.values()))
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.served)
 
-    def find(self, name: Any) -> Served:
+    def find(self, name: Any) -> ServedModel:
         """The model of a request's `model`.
 
         Raises:
-            Refusal: 404 with the names that there are; 422 where it is no string.
+            Refusal: 404 with the known names; 422 where the name is not a string.
         """
         if name is None or name == ALIAS:
             return self._by_name.get(ALIAS, self.served[0])
@@ -113,7 +113,7 @@ class Catalog:
 
 
 def _named(argument: str) -> tuple[str, str]:
-    """(name or "", path) of [NAME=]PATH; a path that exists as a whole has no name in it."""
+    """(name or "", path) of [NAME=]PATH; where the whole argument is an existing path it has no name."""
     name, equals, path = argument.partition("=")
     if not equals or os.path.exists(argument):
         return "", argument

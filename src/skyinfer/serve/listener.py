@@ -1,8 +1,8 @@
-"""HTTP for the application: uvicorn with httptools, on uvloop where there is one, and what uvicorn leaves open.
+"""HTTP for the application: uvicorn with httptools, on uvloop where it is available, and what uvicorn lacks.
 
-Deadlines for a request's head and for a client that does not read, limits on connections and on a head's size, errors
-as JSON, answers that reach a client which is still sending, and signals: the first SIGINT or SIGTERM finishes what is
-being answered and stops, the next one stops at once.
+That is: timeouts for a request's head and for a client that does not read, limits on connections and on a head's size,
+errors as JSON, responses that reach a client which is still sending, and signals: the first SIGINT or SIGTERM finishes
+the active requests and stops, the next one stops at once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .app import Application
 
-# An upload that has begun when the server is told to stop gets this much longer. Seconds.
+# A body that is being received when the server is told to stop gets so many more seconds.
 _LAST_UPLOADS = 1.0
-# What a client still sends after its last answer is read and thrown away, up to so many bytes and seconds.
+# What a client still sends after its last response is read and discarded, up to so many bytes and seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 16 << 20, 2.0
-# A line that is well-formed but for a method that the parser does not know.
+# A request line that is well-formed but for a method that the parser does not know.
 _REQUEST_LINE = re.compile(rb"^[!#-'*+.^_`|~0-9A-Za-z-]{1,64} [!-~]+ HTTP/1\.[01]\r?$", re.MULTILINE)
 
 
@@ -41,87 +41,86 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # the loops set it as well; without it a kept connection can stall for 40 ms
+        # event loops set it as well; without it (Nagle's algorithm) a kept-alive connection can stall for 40 ms
         with contextlib.suppress(OSError, AttributeError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._in_head = False
         self._head_bytes = 0
-        self._n_begun = 0  # heads
-        self._due: asyncio.TimerHandle | None = None  # of the next request's head
-        self._unread: asyncio.TimerHandle | None = None
-        self._lingering: asyncio.TimerHandle | None = None  # set once all is said
+        self._n_heads = 0  # that have begun
+        self._head_timer: asyncio.TimerHandle | None = None  # runs until the next request's head is complete
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None  # set once the last response is written
         self._discarded = 0
-        self._received = b""  # what is being parsed
-        self._answering = _Answering(self)
-        self.app.connections, self.app.at_hand = len(self.connections), self.tasks
+        self._received = b""  # the bytes that are being parsed
+        self._response_transport = _ResponseTransport(self)
+        self.app.connections, self.app.active = len(self.connections), self.tasks
         if len(self.connections) > self.app.limits.connections:
-            self._refuse(503, "overloaded_error", "this server has too many connections; try again")
+            self._refuse(503, "overloaded_error", "the server has too many open connections; try again")
         else:
-            self._expect_a_head()
+            self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.app.connections = len(self.connections)
         self._unset_keepalive_if_required()
-        for timer in (self._due, self._unread, self._lingering):
+        for timer in (self._head_timer, self._send_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
-        if self.cycle is not None:  # nothing refers to itself, so all of it is freed here
+        if self.cycle is not None:  # breaks the reference cycle, so that everything is freed at once
             self.cycle.transport = self.transport
-        del self._answering
+        del self._response_transport
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering is not None:
+        if self._linger_timer is not None:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self.transport.close()
             return
-        self._received, began = data, self._n_begun
+        self._received, n_heads = data, self._n_heads
         super().data_received(data)
         self._received = b""
-        if self._lingering is not None or self.transport.is_closing():
+        if self._linger_timer is not None or self.transport.is_closing():
             return
         if self._in_head:
-            if (
-                self._n_begun == began
-            ):  # else a part of it belongs to the request before; a whole head is measured below
+            # else a part of `data` belongs to the request before; a whole head is measured in on_headers_complete
+            if self._n_heads == n_heads:
                 self._head_bytes += len(data)
             if self._head_bytes > self.app.limits.head_bytes:
                 self._refuse_head()
                 return
-        # Any byte ends uvicorn's wait for the next request. So if none is being answered now, this was a part of a
-        # head, an empty line, or the rest of a body that was refused: whatever it is, it has to come to an end.
-        if self._due is None and (self.cycle is None or self.cycle.response_complete):
-            self._expect_a_head()
+        # Any byte ends uvicorn's keep-alive timeout. So where no request is being answered now, this was a part of a
+        # head, an empty line, or the rest of a body that was refused: each needs a timeout.
+        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._start_head_timer()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
-        self._n_begun += 1
+        self._n_heads += 1
 
     def on_headers_complete(self) -> None:
-        # a head that came at once was not counted on its way
+        # a head that arrived in one piece was not counted in data_received
         most = self.app.limits.head_bytes
         if self._head_bytes + len(self._received) > most and _size(self.url, self.headers) > most:
             raise _HeadTooLarge
         self._in_head = False
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
         super().on_headers_complete()
-        self.cycle.transport = self._answering  # type: ignore[assignment]
+        self.cycle.transport = self._response_transport  # type: ignore[assignment]
 
     def on_response_complete(self) -> None:
-        if self._lingering is None:
+        if self._linger_timer is None:
             super().on_response_complete()
-        else:  # nothing more is answered
+        else:  # no further request is answered
             self.server_state.total_requests += 1
 
-    def _expect_a_head(self) -> None:
-        self._due = self.loop.call_later(self.app.limits.head_seconds, self._overdue)
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.app.limits.head_seconds, self._head_timed_out)
 
-    def _overdue(self) -> None:
-        self._due = None
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
         if self.transport.is_closing():
             return
         if self._in_head:
@@ -132,13 +131,13 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(self.app.limits.send_seconds, self.transport.abort)
+        self._send_timer = self.loop.call_later(self.app.limits.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -155,38 +154,38 @@ class Protocol(HttpToolsProtocol):
         if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, _HeadTooLarge):
             self._refuse_head()
         elif isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.search(self._received):
-            self._refuse(501, "not_implemented", "this method is not known here")
+            self._refuse(501, "not_implemented", "this method is not supported")
         else:
-            self._refuse(400, "invalid_request_error", "this cannot be read as a request of HTTP/1.1")
+            self._refuse(400, "invalid_request_error", "this is not a valid HTTP/1.1 request")
 
     def _refuse_head(self) -> None:
         most = self.app.limits.head_bytes
         self._refuse(431, "request_too_large", f"the head of the request has more than {most} bytes")
 
     def _refuse(self, status: int, kind: str, message: str) -> None:
-        if self._lingering is None and not self.transport.is_closing():
+        if self._linger_timer is None and not self.transport.is_closing():
             self.transport.write(
                 self.app.refused(status, kind, message, self.client, self.server_state.default_headers)
             )
             self.linger()
 
     def linger(self) -> None:
-        """Close, but not before the client could read its answer.
+        """Close, but not before the client could read its response (RFC 9112, section 9.6).
 
-        Closed with data that nobody read, a connection is reset, and the answer is lost to a client that sends all it
-        has before it reads. So only this side is closed, and the client, which sees the end, closes the other.
+        A connection that is closed with unread data is reset, and then the response is lost to a client that sends its
+        whole body before it reads. So only this side is closed, and the client, which sees that, closes the other.
         """
-        if self.transport.is_closing() or self._lingering is not None:
+        if self.transport.is_closing() or self._linger_timer is not None:
             return
-        # those that are one too many get no time, so that the limit holds
+        # connections beyond the limit are closed at once, so that the limit holds
         if len(self.connections) > self.app.limits.connections or not self.transport.can_write_eof():
             self.transport.close()
             return
-        self._lingering = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self._linger_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
         self._unset_keepalive_if_required()
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -194,7 +193,7 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _unsupported_upgrade_warning(self) -> None:
-        pass  # the request is answered, and every client may send one
+        pass  # no log line: the request is answered, and any client may send the header
 
 
 def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
@@ -202,11 +201,11 @@ def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
 
 
 class _HeadTooLarge(Exception):
-    """Ends the parser's work."""
+    """Raised in a callback to stop the parser."""
 
 
-class _Answering:
-    """A connection as the answer to a request sees it: closed before its body has come, it lingers."""
+class _ResponseTransport:
+    """The transport that a response is written to: closed before the request's body was received, it lingers."""
 
     __slots__ = ("_protocol", "is_closing", "write")
 
@@ -223,7 +222,7 @@ class _Answering:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and stops as a service should: the first signal ends it with grace, the second at once."""
+    """Logs when it listens. The first signal stops it gracefully, the second at once."""
 
     def __init__(self, config: uvicorn.Config, app: Application, address: str) -> None:
         super().__init__(config)
@@ -233,7 +232,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         models = self._app.placements()
         message = f"listening on {self._address}; models: {', '.join(models)}"
-        self._app.journal.event("listening", message=message, address=self._address, models=models)
+        self._app.request_log.event("listening", message=message, address=self._address, models=models)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -249,13 +248,13 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.should_exit = True
-        # the system itself ends the process on the next one
+        # the next one ends the process by the system's default action
         for either in (signal.SIGINT, signal.SIGTERM):
             signal.signal(either, signal.SIG_DFL)
 
 
-class _ToJournal(logging.Handler):
-    """What uvicorn has to say, which is little, as lines of the log."""
+class _UvicornLogHandler(logging.Handler):
+    """Writes uvicorn's own messages, of which there are few, to the request log."""
 
     def __init__(self, app: Application) -> None:
         super().__init__(logging.WARNING)
@@ -265,14 +264,14 @@ class _ToJournal(logging.Handler):
         fields: dict[str, Any] = {"message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)
-        self._app.journal.event("server", **fields)
+        self._app.request_log.event("server", **fields)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening address.
+    """A socket that is bound to an address.
 
     Raises:
-        OSError: it is not to be had; `filename` names it.
+        OSError: it cannot be bound; `filename` holds the address.
     """
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -281,7 +280,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         try:
-            if sys.platform != "win32":  # where it would let two servers share a port
+            if sys.platform != "win32":  # there it would let two servers share a port
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
         except BaseException:
@@ -312,7 +311,7 @@ def make_server(app: Application, bound: socket.socket) -> uvicorn.Server:
         backlog=2048,
     )
     logger = logging.getLogger("uvicorn.error")
-    logger.handlers = [_ToJournal(app)]
+    logger.handlers = [_UvicornLogHandler(app)]
     logger.propagate = False
     return _Server(config, app, address)
 
@@ -320,6 +319,6 @@ def make_server(app: Application, bound: socket.socket) -> uvicorn.Server:
 def _loop() -> str:
     try:
         import uvloop  # noqa: F401
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available for Windows
         return "asyncio"
     return "uvloop"

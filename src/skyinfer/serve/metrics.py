@@ -1,4 +1,4 @@
-"""What GET /metrics shows, in a registry of the server's own."""
+"""What GET /metrics shows, in a registry of the server's own (not prometheus_client's global one)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-# seconds; a small model answers within the first few, a large one within the last
+# upper bounds in seconds, from a small model's answers to a large one's
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 class Metrics:
+    """Counters, histograms and gauges of one server."""
+
     content_type = CONTENT_TYPE_LATEST.encode()
 
     def __init__(self, queue_depth: Callable[[], float], connections: Callable[[], float]) -> None:
@@ -34,7 +36,7 @@ class Metrics:
             "skyinfer_queue_depth", "Requests that wait for a model or are run there.", registry=registry
         ).set_function(queue_depth)
         Gauge("skyinfer_connections", "Open connections.", registry=registry).set_function(connections)
-        # `labels` takes a lock and builds a tuple of strings; the few that there are stay at hand
+        # `labels` takes a lock and builds a tuple of strings each time, so its results are kept
         self._request_of: dict[tuple[str, int], Counter] = {}
         self._seconds_of: dict[str, Histogram] = {}
         self._tokens_of: dict[str, Counter] = {}

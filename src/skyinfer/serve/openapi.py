@@ -1,4 +1,4 @@
-"""The OpenAPI description of a server, with its own limits in it. The tests make their faulty bodies from it."""
+"""The OpenAPI description of a server, with its limits. The tests generate faulty bodies from it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from .options import Options
 
 
 def description(options: Options) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a server with these options."""
     limits = options.limits
     error = {"$ref": "#/components/schemas/Error"}
     responses = {

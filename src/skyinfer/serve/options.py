@@ -1,4 +1,4 @@
-"""The command line of `skyinfer serve`, and what comes of it. Light: it is imported for `skyinfer --help`, too."""
+"""The command line of `skyinfer serve`, and the options it gives. `skyinfer --help` imports this: keep it light."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """What one request, one connection and all of them together may take. Sizes count bytes, times are seconds."""
+    """Limits of one request, of one connection and of all together. Sizes are in bytes, times in seconds."""
 
     body_bytes: int = 1 << 20
     questions: int = 128
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Everything that a server is told."""
+    """The options of a server, one field for each flag."""
 
     models: tuple[str, ...] = ()
     host: str = "127.0.0.1"
@@ -45,10 +45,10 @@ class Options(NamedTuple):
     limits: Limits = Limits()
 
 
-# scheme, host and perhaps a port; nothing after it, not even a slash
+# scheme, host and an optional port; nothing after it, not even a slash
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
-# name of the flag, field of Limits, least and most value, what it says
+# flag, field of Limits, least value, greatest value, help
 _LIMIT_FLAGS: tuple[tuple[str, str, float, float, str], ...] = (
     ("--max-body", "body_bytes", 1, 1 << 30, "bytes of a body, also once it is decompressed (else 413)"),
     ("--max-questions", "questions", 1, 1 << 16, "questions of a request (else 422)"),
@@ -107,10 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -> Options:
-    """What the flags say. The key is taken from `environment` here, so that it is on no command line.
+    """The options that the flags give. The key comes from `environment`, so that no command line shows it.
 
     Raises:
-        ValueError: the variable of the key is not set, or no key can be in it.
+        ValueError: the key's variable is not set, or its value cannot be sent in a header.
     """
     key = None
     if arguments.api_key_env is not None:
@@ -136,7 +136,7 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
 
 
 def _origin(text: str) -> str:
-    """An origin as browsers send it: only then can it ever match."""
+    """An origin in the form that browsers send, since another form would never match."""
     if text not in ("*", "null") and _ORIGIN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"expected * or an origin such as https://pages.example, got {text!r}")
     return text

@@ -1,4 +1,4 @@
-"""Every answer that is no answer: what went wrong, and how each style of client wants to be told.
+"""Error responses: what went wrong, and its JSON in each of two styles.
 
 typesafe  422 {"detail": [{"loc": ["body", ...], "msg", "type"}]} for a faulty body,
           else {"detail": {"error_type", "message"}}
@@ -14,11 +14,19 @@ import msgspec
 
 from ..errors import RequestError
 
-_LONGEST = 300  # characters of a part of a path, and of a message
+_LONGEST = 300  # characters of a part of a path; a message has at most three times as many
 
 
 class Refusal(Exception):
-    """Answered with `status`. `kind` is the error's type on the wire; `loc` the path into a faulty body, else None."""
+    """A request that is answered with an error.
+
+    Attributes:
+        status: of the response.
+        kind: the error's type in the response.
+        message: for the client.
+        loc: the path into a faulty body, else None.
+        headers: further headers of the response.
+    """
 
     def __init__(
         self,
@@ -34,8 +42,8 @@ class Refusal(Exception):
         self.headers = list(headers)
 
 
-class ClientGone(Exception):
-    """Nobody is there to be answered."""
+class ClientDisconnected(Exception):
+    """The client disconnected, so there is nobody to answer."""
 
 
 def invalid(loc: Sequence[Any], message: str, kind: str = "value_error") -> Refusal:
@@ -63,7 +71,7 @@ def unauthorized(message: str) -> Refusal:
 
 
 CLOSE = (b"connection", b"close")
-INTERNAL = Refusal(500, "internal_error", "the server failed; its log says more")
+INTERNAL = Refusal(500, "internal_error", "internal error; the server's log has the details")
 
 _LLAMA_KINDS = {
     401: "authentication_error",
@@ -74,7 +82,7 @@ _LLAMA_KINDS = {
 
 
 def encode(refusal: Refusal, style: str) -> tuple[int, bytes]:
-    """(status, JSON) of a refusal in a style."""
+    """(status, JSON) of a refusal, in the style "typesafe" or "llama"."""
     message = _short(refusal.message, 3 * _LONGEST)
     loc = None if refusal.loc is None else [_short(part) if isinstance(part, str) else part for part in refusal.loc]
     if style == "llama":

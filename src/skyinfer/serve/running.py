@@ -1,4 +1,4 @@
-"""`skyinfer serve` from its options to its end."""
+"""`skyinfer serve`: loads the models, runs the server until a signal ends it, and closes everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(options: Options) -> None:
 
     Raises:
         SkyinferError: a model cannot be served, or the extra is not installed.
-        OSError: a file cannot be read, or the address is not to be had.
+        OSError: a file cannot be read, or the address cannot be bound.
     """
     try:
         from .app import Application
@@ -27,13 +27,14 @@ def run(options: Options) -> None:
     with bind(options.host, options.port) as bound:
         catalog = Catalog.load(options.models, threads=options.threads, temperature_clamp=options.temperature_clamp)
         app = Application(catalog, options)
-        # what is here now stays: collections need not look at it, which they would do in the middle of an answer
+        # what exists now stays: garbage collections need not visit it, which would delay answers
         gc.collect()
         gc.freeze()
-        # threads that compute come back for the interpreter often, and the event loop should not keep it for 5 ms
+        # the event loop and the threads that compute exchange the GIL often; Python's 5 ms would delay answers
         sys.setswitchinterval(0.0002)
         try:
             make_server(app, bound).run(sockets=[bound])
         finally:
             app.close()
-            app.journal.event("stopped", message="stopped")
+            app.request_log.event("stopped", message="stopped")
+            app.request_log.close()

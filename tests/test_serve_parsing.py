@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from serving import DRONE, PAINTED
 
 from skyinfer.errors import RequestError
-from skyinfer.serve import asking
-from skyinfer.serve.asking import Asker, parse
+from skyinfer.serve import parsing
 from skyinfer.serve.catalog import Catalog
 from skyinfer.serve.options import Limits
+from skyinfer.serve.parsing import RequestParser, parse
 from skyinfer.serve.refusals import Refusal, encode, invalid
 
 _text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -27,8 +27,10 @@ _json = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def asker() -> Asker:
-    return Asker(Catalog.load([str(PAINTED)], threads=None, temperature_clamp=True), Limits(), strict_length=False)
+def parser() -> RequestParser:
+    return RequestParser(
+        Catalog.load([str(PAINTED)], threads=None, temperature_clamp=True), Limits(), strict_length=False
+    )
 
 
 def same(a: Any, b: Any) -> bool:
@@ -44,10 +46,10 @@ def same(a: Any, b: Any) -> bool:
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(_json.filter(lambda value: value is not None), st.booleans(), st.sampled_from([None, 1]))
-def test_a_state_is_what_python_reads(asker: Asker, state: Any, ascii_only: bool, indent: int | None) -> None:
+def test_a_state_is_what_python_reads(parser: RequestParser, state: Any, ascii_only: bool, indent: int | None) -> None:
     request = {"state": state, "questions": DRONE["questions"], "more": state}
     body = json.dumps(request, ensure_ascii=ascii_only, indent=indent).encode()
-    asked = asker.single(body)
+    asked = parser.single(body)
     assert same(asked.state, state)
     assert asked.states == [asked.compiled.read(json.loads(body)["state"])]
 
@@ -55,9 +57,9 @@ def test_a_state_is_what_python_reads(asker: Asker, state: Any, ascii_only: bool
 @pytest.mark.parametrize(
     "number", ["-0", "-0.0", "1E5", "1e22", "0.1", "1e-320", "12345678901234567890123", "1.0", "1e5"]
 )
-def test_numbers_are_what_python_reads(asker: Asker, number: str) -> None:
+def test_numbers_are_what_python_reads(parser: RequestParser, number: str) -> None:
     body = f'{{"state": [{number}], "questions": {json.dumps(DRONE["questions"])}}}'.encode()
-    assert same(asker.single(body).state, json.loads(body)["state"])
+    assert same(parser.single(body).state, json.loads(body)["state"])
 
 
 @settings(max_examples=200, deadline=None, database=None)
@@ -70,22 +72,22 @@ def test_depth_is_counted_as_it_is(value: Any, most: int) -> None:
     body = json.dumps(value, ensure_ascii=False).encode()
     if depth(value) > most:
         with pytest.raises(Refusal) as caught:
-            asking._check_depth(body, most)
+            parsing._check_depth(body, most)
         assert (caught.value.status, caught.value.kind) == (422, "json_too_deep")
     else:
-        asking._check_depth(body, most)
+        parsing._check_depth(body, most)
 
 
-def test_the_longest_nesting_that_is_allowed_is_read(asker: Asker) -> None:
+def test_the_longest_nesting_that_is_allowed_is_read(parser: RequestParser) -> None:
     state: Any = "x"
     for i in range(Limits().depth - 1):
         state = [state] if i % 2 else {"a": state}
-    assert asker.single(json.dumps({"state": state, "questions": DRONE["questions"]}).encode()).n_tokens > 0
+    assert parser.single(json.dumps({"state": state, "questions": DRONE["questions"]}).encode()).n_tokens > 0
 
 
-def test_question_sets_are_remembered_by_their_bytes(asker: Asker) -> None:
+def test_question_sets_are_remembered_by_their_bytes(parser: RequestParser) -> None:
     def ask(questions: str) -> Any:
-        return asker.single(f'{{"state": "x", "questions": {questions}}}'.encode()).compiled
+        return parser.single(f'{{"state": "x", "questions": {questions}}}'.encode()).compiled
 
     text = json.dumps(DRONE["questions"])
     first = ask(text)
@@ -98,23 +100,23 @@ def test_question_sets_are_remembered_by_their_bytes(asker: Asker) -> None:
     assert ask(long) is not ask(long)
     for i in range(150):
         ask(json.dumps({f"q{i}": {"type": "noul", "instructions": "long " * 3000}}))
-    remembered = asker._remembered["painted"]
-    assert remembered._n_bytes == sum(map(len, remembered._kept)) <= asking._REMEMBERED_SETS
+    remembered = parser._remembered["painted"]
+    assert remembered._n_bytes == sum(map(len, remembered._kept)) <= parsing._REMEMBERED_SETS
     assert len(remembered._kept) < 150
 
 
-def test_faulty_questions_are_not_remembered(asker: Asker) -> None:
-    before = len(asker._remembered["painted"]._kept)
+def test_faulty_questions_are_not_remembered(parser: RequestParser) -> None:
+    before = len(parser._remembered["painted"]._kept)
     for _ in range(2):
         with pytest.raises(Refusal):
-            asker.single(b'{"state": "x", "questions": {"q": {"type": "noul", "criteria": 7}}}')
-    assert len(asker._remembered["painted"]._kept) == before
+            parser.single(b'{"state": "x", "questions": {"q": {"type": "noul", "criteria": 7}}}')
+    assert len(parser._remembered["painted"]._kept) == before
 
 
-def test_what_was_said_as_instructions_is_kept() -> None:
-    for said, becomes in [(None, ""), ("", ""), ("  ", "  "), ("what?", "what?"), ({"a": 1}, '{"a": 1}')]:
-        (question,) = parse({"q": {"type": "noul", "instructions": said}}, Limits())
-        assert question.instructions == becomes
+def test_instructions_are_kept_as_given() -> None:
+    for sent, kept in [(None, ""), ("", ""), ("  ", "  "), ("what?", "what?"), ({"a": 1}, '{"a": 1}')]:
+        (question,) = parse({"q": {"type": "noul", "instructions": sent}}, Limits())
+        assert question.instructions == kept
     with pytest.raises(RequestError, match="must not be empty"):
         parse({"q": {"type": "noul", "instructions": {}}}, Limits())
 

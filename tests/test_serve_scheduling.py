@@ -12,9 +12,9 @@ from serving import DRONE, PAINTED
 
 import skyinfer
 from skyinfer.compiled import CompiledQuestions
-from skyinfer.serve import deciding
-from skyinfer.serve.deciding import Decider, Line
-from skyinfer.serve.refusals import ClientGone, Refusal
+from skyinfer.serve import scheduling
+from skyinfer.serve.refusals import ClientDisconnected, Refusal
+from skyinfer.serve.scheduling import Admission, ModelWorker
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,12 @@ def model() -> skyinfer.Model:
 
 
 class Watched:
-    """A decider whose passes are noted, and held until `go`."""
+    """A worker whose passes are noted, and held until `go`."""
 
     def __init__(self, model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch, fail: bool = False) -> None:
         self.passes: list[list[Any]] = []
         self.go = threading.Event()
-        self.decider = Decider(model)
+        self.worker = ModelWorker(model)
         run = model._engine.run
 
         def noted(work: list[Any], trace: Any = None) -> Any:
@@ -38,7 +38,7 @@ class Watched:
                 raise RuntimeError("broken")
             return run(work)
 
-        monkeypatch.setattr(self.decider, "_engine", type("Engine", (), {"run": staticmethod(noted)}))
+        monkeypatch.setattr(self.worker, "_engine", type("Engine", (), {"run": staticmethod(noted)}))
 
 
 def works(compiled: CompiledQuestions, n: int, words: int = 3) -> list[list[Any]]:
@@ -63,9 +63,9 @@ def test_what_waits_is_merged_and_bits_stay(model: skyinfer.Model, monkeypatch: 
     alone = [model._engine.run(work) for work in requests]
 
     async def ask() -> list[Any]:
-        waiting = [asyncio.ensure_future(watched.decider.rows(work, size(work), never())) for work in requests]
+        waiting = [asyncio.ensure_future(watched.worker.rows(work, size(work), never())) for work in requests]
         await asyncio.sleep(0.05)
-        assert watched.decider.pending_tokens == sum(map(size, requests))
+        assert watched.worker.pending_tokens == sum(map(size, requests))
         watched.go.set()
         return list(await asyncio.gather(*waiting))
 
@@ -75,22 +75,22 @@ def test_what_waits_is_merged_and_bits_stay(model: skyinfer.Model, monkeypatch: 
             assert row.tolist() == same
     assert sum(map(len, watched.passes)) == 60
     assert len(watched.passes) < 20  # the first may have been alone
-    assert all(size(batch) <= watched.decider.pass_tokens for batch in watched.passes)
-    assert watched.decider.pending_tokens == 0
-    watched.decider.close()
+    assert all(size(batch) <= watched.worker.pass_tokens for batch in watched.passes)
+    assert watched.worker.pending_tokens == 0
+    watched.worker.close()
 
 
 def test_a_huge_request_lets_others_pass(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch)
-    monkeypatch.setattr(watched.decider, "pass_tokens", 512)
+    monkeypatch.setattr(watched.worker, "pass_tokens", 512)
     questions = {f"q{i}": DRONE["questions"]["danger"] for i in range(100)}
     (huge,) = works(model.compile(questions), 1, words=100)
     (small,) = works(model.compile(DRONE["questions"]), 1)
 
     async def ask() -> int:
-        first = asyncio.ensure_future(watched.decider.rows(huge, size(huge), never()))
+        first = asyncio.ensure_future(watched.worker.rows(huge, size(huge), never()))
         await asyncio.sleep(0.05)  # it is in a pass by now, and more of it waits
-        second = asyncio.ensure_future(watched.decider.rows(small, size(small), never()))
+        second = asyncio.ensure_future(watched.worker.rows(small, size(small), never()))
         await asyncio.sleep(0.05)
         watched.go.set()
         await second
@@ -100,36 +100,38 @@ def test_a_huge_request_lets_others_pass(model: skyinfer.Model, monkeypatch: pyt
 
     assert ran(ask) <= 5
     assert len(watched.passes) > 20
-    watched.decider.close()
+    watched.worker.close()
 
 
-def test_work_of_a_client_that_left_is_dropped(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_a_disconnected_client_is_dropped(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch)
     requests = works(model.compile(DRONE["questions"]), 6)
 
     async def ask() -> Any:
         left = asyncio.Event()
 
-        async def gone() -> None:
+        async def disconnected() -> None:
             await left.wait()
 
-        leaving = [asyncio.ensure_future(watched.decider.rows(work, size(work), gone())) for work in requests[:5]]
-        staying = asyncio.ensure_future(watched.decider.rows(requests[5], size(requests[5])))
+        leaving = [
+            asyncio.ensure_future(watched.worker.rows(work, size(work), disconnected())) for work in requests[:5]
+        ]
+        staying = asyncio.ensure_future(watched.worker.rows(requests[5], size(requests[5])))
         await asyncio.sleep(0.05)
         left.set()
         ends = await asyncio.gather(*leaving, return_exceptions=True)
-        assert all(isinstance(end, ClientGone) for end in ends)
-        assert watched.decider.pending_tokens == size(requests[5])
+        assert all(isinstance(end, ClientDisconnected) for end in ends)
+        assert watched.worker.pending_tokens == size(requests[5])
         watched.go.set()
         return await staying
 
     rows = ran(ask)
     assert rows == [row.tolist() for row in model._engine.run(requests[5])]
     assert sum(map(len, watched.passes)) < 18
-    watched.decider.close()
+    watched.worker.close()
 
 
-def test_a_failure_is_told_and_the_thread_goes_on(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_and_the_thread_goes_on(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch, fail=True)
     watched.go.set()
     (work,) = works(model.compile(DRONE["questions"]), 1)
@@ -137,33 +139,33 @@ def test_a_failure_is_told_and_the_thread_goes_on(model: skyinfer.Model, monkeyp
     async def ask() -> None:
         for _ in range(3):
             with pytest.raises(RuntimeError, match="broken"):
-                await watched.decider.rows(work, size(work), never())
-        assert await watched.decider.rows([], 0, never()) == []
+                await watched.worker.rows(work, size(work), never())
+        assert await watched.worker.rows([], 0, never()) == []
 
     ran(ask)
-    assert watched.decider._thread is not None
-    assert watched.decider._thread.is_alive()
-    watched.decider.close()
-    watched.decider._thread.join(20)
-    assert not watched.decider._thread.is_alive()
+    assert watched.worker._thread is not None
+    assert watched.worker._thread.is_alive()
+    watched.worker.close()
+    watched.worker._thread.join(20)
+    assert not watched.worker._thread.is_alive()
 
 
 def test_short_work_runs_inline(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    decider = Decider(model)
-    assert 0 < decider.seconds_per_token < 1e-3
-    monkeypatch.setattr(decider, "seconds_per_token", 1e-5)
-    assert decider.runs_inline(int(deciding.INLINE_SECONDS / 1e-5))
-    assert not decider.runs_inline(int(deciding.INLINE_SECONDS / 1e-5) + 1)
+    worker = ModelWorker(model)
+    assert 0 < worker.seconds_per_token < 1e-3
+    monkeypatch.setattr(worker, "seconds_per_token", 1e-5)
+    assert worker.runs_inline(int(scheduling.INLINE_SECONDS / 1e-5))
+    assert not worker.runs_inline(int(scheduling.INLINE_SECONDS / 1e-5) + 1)
 
 
-def test_the_line_has_an_end() -> None:
-    line = Line(2)
-    line.enter(0.0)
-    line.enter(0.0)
+def test_waiting_requests_are_limited() -> None:
+    admission = Admission(2)
+    admission.admit(0.0)
+    admission.admit(0.0)
     for seconds, after in [(0.0, b"1"), (2.4, b"3"), (1e9, b"60")]:
         with pytest.raises(Refusal) as caught:
-            line.enter(seconds)
+            admission.admit(seconds)
         assert caught.value.status == 503
         assert dict(caught.value.headers)[b"retry-after"] == after
-    line.leave()
-    line.enter(0.0)
+    admission.release()
+    admission.admit(0.0)

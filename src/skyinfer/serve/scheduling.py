@@ -1,8 +1,8 @@
-"""Where a forward pass runs. A short one runs at once, in the event loop: a thread would cost more than it does. A
-longer one runs in the model's thread, which takes a few sequences of everyone that waits into each pass.
+"""Where a forward pass runs. A short one runs at once in the event loop, since a switch to a thread would take longer
+than the pass. A longer one runs in the model's thread, which takes a few sequences of each waiting request into a pass.
 
-A pass gives the same bits whatever else is in it, so nobody's answer depends on who waits beside him; and since every
-waiting request gets its next sequence in turn, a huge one delays a small one by a pass, not by all of its own.
+A sequence gives the same bits whatever else is in its pass, so no answer depends on other requests. Waiting requests
+take turns (round robin), so a huge request delays a small one by one pass and not by all of its own.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from ..model import Model
 from ..runtime.engine import Engine, Work
-from .refusals import ClientGone, overloaded
+from .refusals import ClientDisconnected, overloaded
 
-# A pass that takes no longer than this runs in the event loop. A hop to a thread and back costs a tenth of a
-# millisecond; everyone else waits meanwhile.
+# A pass that takes no longer than this runs in the event loop, where all other requests wait for it. Switching to a
+# thread and back takes about a tenth of a millisecond.
 INLINE_SECONDS = 0.002
-# So many requests at hand are a crowd: its short passes are merged in the thread, too, where they run while the event
-# loop reads and answers for others. One client alone never waits for a thread.
-CROWD = 4
-# How long a merged pass of a small model is, in time, so that what is done around it is not felt; and what that may
-# come to in tokens. For larger models the least is enough: a longer pass is no faster, and others wait for its end.
+# From so many active requests on, short passes are merged in the thread, too, where they run while the event loop reads
+# and answers other requests. A single client never waits for a thread.
+MERGE_FROM = 4
+# The length of a merged pass: for small models in seconds, long enough that the overhead around it does not count, and
+# the least and most tokens. Larger models take the least: a longer pass is no faster, and other requests wait for it.
 _PASS_SECONDS, _LEAST_PASS, _MOST_PASS = 0.004, 512, 2048
-# What one request may put into a pass before others have their turn, in tokens.
+# Tokens that one request may add to a pass before the next request's turn.
 _TURN_TOKENS = 256
 
-# What a pass is measured with: long enough that its fixed costs do not count, and of a usual length.
+# The request that is timed at the start: of a usual length, so that fixed costs do not count.
 _MEASURED_STATE = "the state of things at some point, written down in a few words and numbers 1 2 3 4"
 _MEASURED_QUESTIONS = {
     "a": {"type": "choice", "instructions": "Which of these is to be done?", "criteria": {"x": "the first", "y": None}},
@@ -40,30 +40,31 @@ _MEASURED_QUESTIONS = {
 }  # fmt: skip
 
 
-class Line:
-    """How many requests wait or run, of all models together, and how many may."""
+class Admission:
+    """Limits the number of requests that wait or run, of all models together (admission control)."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.waiting = 0
 
-    def enter(self, seconds: float) -> None:
-        """Take a place; `leave` gives it back. `seconds`: how long those in front will take.
+    def admit(self, seconds: float) -> None:
+        """Count one more request; `release` takes it off again. `seconds`: how long those before it will take.
 
         Raises:
-            Refusal: 503, there is none.
+            Refusal: 503, the limit is reached.
         """
-        if self.waiting >= self.most:
+        if self.waiting >= self.limit:
             after = max(1, min(60, math.ceil(seconds)))
-            raise overloaded(f"{self.waiting} requests wait already; try again in {after} s", after)
+            raise overloaded(f"{self.waiting} requests are waiting; try again in {after} s", after)
         self.waiting += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
+        """The request has been answered or dropped."""
         self.waiting -= 1
 
 
 class _Job:
-    """One request's sequences: `taken` of them are in a pass or through one, `left` are not through yet."""
+    """One request's sequences: `taken` of them are in a pass or finished, `left` are not finished."""
 
     __slots__ = ("abandoned", "done", "left", "rows", "taken", "work")
 
@@ -74,8 +75,16 @@ class _Job:
         self.abandoned = False
 
 
-class Decider:
-    """Runs the work of one model that is too long for the event loop, which its methods belong to."""
+class ModelWorker:
+    """Runs the forward passes of one model that are too long for the event loop, in a thread of its own.
+
+    Public methods are to be called in the event loop.
+
+    Attributes:
+        seconds_per_token: measured when made.
+        pass_tokens: of a merged pass, at most (but for a single longer sequence).
+        pending_tokens: of the requests that wait or run here.
+    """
 
     def __init__(self, model: Model) -> None:
         self._engine: Engine = model._engine
@@ -92,20 +101,24 @@ class Decider:
 
     @property
     def pending_seconds(self) -> float:
-        """How long what waits here will take."""
+        """How long the pending tokens will take."""
         return self.pending_tokens * self.seconds_per_token
 
     async def rows(
-        self, work: list[Work], n_tokens: int, gone: Coroutine[Any, Any, None] | None = None
+        self, work: list[Work], n_tokens: int, disconnected: Coroutine[Any, Any, None] | None = None
     ) -> list[list[float]]:
-        """The scores of each sequence, from the model's thread. `gone` ends when the client is not there any more, and
-        the work with it.
+        """The scores of each sequence, from the model's thread.
+
+        Args:
+            work: the sequences.
+            n_tokens: of all of them.
+            disconnected: returns when the client has disconnected, upon which the rest of the work is dropped.
 
         Raises:
-            ClientGone: it is.
+            ClientDisconnected: it has.
         """
         job = _Job(work, asyncio.get_running_loop().create_future())
-        leaving = None if gone is None else asyncio.ensure_future(gone)
+        leaving = None if disconnected is None else asyncio.ensure_future(disconnected)
         self.pending_tokens += n_tokens
         try:
             self._put(job)
@@ -113,7 +126,7 @@ class Decider:
                 return await job.done
             await asyncio.wait((job.done, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not job.done.done():
-                raise ClientGone
+                raise ClientDisconnected
             return job.done.result()
         finally:
             job.abandoned = True
@@ -122,7 +135,7 @@ class Decider:
                 leaving.cancel()
 
     def close(self) -> None:
-        """Let the thread end when nothing waits any more."""
+        """Let the thread end when no work waits."""
         with self._condition:
             self._closed = True
             self._condition.notify()
@@ -135,8 +148,8 @@ class Decider:
             self._jobs.append(job)
             self._condition.notify()
         if self._thread is None:
-            # a daemon, so that a second Ctrl-C need not wait for a pass
-            self._thread = threading.Thread(target=self._serve, name="skyinfer-decider", daemon=True)
+            # a daemon thread, so that a second Ctrl-C need not wait for a pass
+            self._thread = threading.Thread(target=self._serve, name="skyinfer-worker", daemon=True)
             self._thread.start()
 
     # ---- in the thread
@@ -153,7 +166,7 @@ class Decider:
                 self._run(batch)
 
     def _next_batch(self) -> list[tuple[_Job, int]]:
-        """Sequences for one pass: of each job in turn a few, and its next ones when all others had theirs."""
+        """Sequences for one pass: a few of each job in turn (round robin)."""
         batch: list[tuple[_Job, int]] = []
         room = self.pass_tokens
         while self._jobs and room > 0:
@@ -179,7 +192,7 @@ class Decider:
         rows: list[Any] = []
         try:
             rows = self._engine.run([job.work[i] for job, i in batch])
-        except Exception as caught:  # told to those who asked, so that the thread goes on
+        except Exception as caught:  # raised in the requests that are part of this pass; the thread goes on
             error, rows = caught, [None] * len(batch)
         ended = []
         for (job, i), row in zip(batch, rows, strict=True):
@@ -205,7 +218,7 @@ def _deliver(ended: list[_Job], error: Exception | None) -> None:
 
 
 def _measure(model: Model) -> float:
-    """Seconds that a token costs in a usual pass: the best of a few, since a busy machine only ever adds.
+    """Seconds per token in a usual pass: the best of a few, because other load only ever makes it longer.
 
     Raises:
         FormatError: the model's scores are not finite.

@@ -1,7 +1,7 @@
-"""From the bytes of a body to what a model has to run, or to a refusal: decompressing, parsing, limits, tokens.
+"""From the bytes of a body to what a model has to run, or to a refusal: decompressing, parsing, limits, tokenizing.
 
 JSON is read strictly (RFC 8259): no NaN, no lone surrogates, UTF-8 only; of repeated names the last one counts. Nesting
-is counted before anything parses. Question sets that were seen lately are kept tokenized, by their very bytes.
+is counted before anything is parsed. Recently seen question sets are kept tokenized; their key is their exact bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..errors import RequestError
 from ..runtime.engine import Work
 from ..schema import Question, parse_questions
 from ..text.sequence import StateTokens
-from .catalog import Catalog, Served
+from .catalog import Catalog, ServedModel
 from .options import Limits
 from .refusals import Refusal, invalid, of_request_error, too_large
 
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
-# Bytes of questions, as they came, that are remembered: of one set, and of all of a model's.
+# Bytes of the question sets that are kept, as they were sent: of one set, and of all sets of a model.
 _REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
-# And how many sets: even the smallest takes some kilobytes once it is tokenized.
+# Their number: even the smallest takes some kilobytes once it is tokenized.
 _MOST_REMEMBERED = 512
 # A frame of zstd may ask its reader for this much memory.
 _ZSTD_WINDOW_LOG = 23
@@ -52,32 +52,32 @@ _single = msgspec.json.Decoder(_Single)
 _batch = msgspec.json.Decoder(_Batch)
 
 
-class Asked(NamedTuple):
-    """What a request comes to: questions, and the tokens of each state."""
+class ParsedRequest(NamedTuple):
+    """A request that can be answered: its model, its questions, and the tokens of each state."""
 
-    served: Served
+    served: ServedModel
     compiled: CompiledQuestions
     states: list[StateTokens]
     n_tokens: int
     state: Any
 
     def work(self) -> list[Work]:
-        """What the model runs: every question about the first state, then about the next."""
+        """The sequences of the request: every question about the first state, then about the next."""
         return [work for tokens in self.states for work in self.compiled.work(tokens)]
 
     def scores(self) -> list[list[float]]:
-        """The scores of `work`, here and now."""
+        """The scores of `work`, computed in this thread."""
         return [row for tokens in self.states for row in self.compiled.scores(tokens)]
 
 
-class Asker:
+class RequestParser:
     """Reads requests for the models of a catalog. Safe to share between threads."""
 
     def __init__(self, catalog: Catalog, limits: Limits, strict_length: bool) -> None:
         self._catalog, self._limits, self._strict_length = catalog, limits, strict_length
         self._remembered = {one.name: _Remembered() for one in catalog}
 
-    def single(self, body: bytes) -> Asked:
+    def single(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone.
 
         Raises:
@@ -93,7 +93,7 @@ class Asker:
             raise of_request_error(error) from None
         return self._asked(served, compiled, [tokens], request.state)
 
-    def batch(self, body: bytes) -> Asked:
+    def batch(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
         request: _Batch = self._decode(_batch, body)
         states, most = request.states, self._limits.states
@@ -112,31 +112,35 @@ class Asker:
             except RequestError as error:
                 raise invalid(("states", i, *error.loc[1:]), error.message) from None
             n_tokens += compiled.n_tokens(read[-1])
-            self._check_tokens(n_tokens)  # here, so that they are never all in memory
+            self._check_tokens(n_tokens)  # before the next state is tokenized, which bounds the memory
         return self._asked(served, compiled, read, states)
 
-    def _asked(self, served: Served, compiled: CompiledQuestions, states: list[StateTokens], state: Any) -> Asked:
+    def _asked(
+        self, served: ServedModel, compiled: CompiledQuestions, states: list[StateTokens], state: Any
+    ) -> ParsedRequest:
         n_tokens = sum([compiled.n_tokens(tokens) for tokens in states])
         self._check_tokens(n_tokens)
         if self._strict_length:
             for tokens in states:
                 _check_whole(compiled, tokens)
-        return Asked(served, compiled, states, n_tokens, state)
+        return ParsedRequest(served, compiled, states, n_tokens, state)
 
     def _check_tokens(self, n_tokens: int) -> None:
         if n_tokens > self._limits.tokens:
-            raise too_large(f"the request takes more than {self._limits.tokens} tokens; ask less at once")
+            raise too_large(
+                f"the request takes more than {self._limits.tokens} tokens; send fewer or shorter states or questions"
+            )
 
     def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         _check_depth(body, self._limits.depth)
         try:
             return decoder.decode(body)
-        except (msgspec.DecodeError, ValueError) as error:  # the latter, of some versions, for what is not UTF-8
+        except (msgspec.DecodeError, ValueError) as error:  # some versions raise ValueError where the body is not UTF-8
             raise _malformed(body, error) from None
         except RecursionError:
             raise _too_deep(self._limits.depth) from None
 
-    def _compiled(self, request: _Single | _Batch) -> tuple[Served, CompiledQuestions]:
+    def _compiled(self, request: _Single | _Batch) -> tuple[ServedModel, CompiledQuestions]:
         if request.questions is msgspec.UNSET:
             raise invalid(("questions",), "is missing; add 'questions'", "missing")
         served = self._catalog.find(request.model)
@@ -148,7 +152,7 @@ class Asker:
             remembered.put(key, compiled)
         return served, compiled
 
-    def _compile(self, served: Served, key: bytes) -> CompiledQuestions:
+    def _compile(self, served: ServedModel, key: bytes) -> CompiledQuestions:
         try:
             questions = msgspec.json.decode(key)
         except (msgspec.DecodeError, ValueError) as error:
@@ -189,32 +193,32 @@ class _Remembered:
 
 
 def parse(questions: Any, limits: Limits) -> list[Question]:
-    """Questions as `schema.parse_questions` reads them, with what the API asks for beyond that.
+    """Questions as `schema.parse_questions` reads them, by the rules of the HTTP API.
 
-    At least one question; limits; instructions may be missing, null or blank; and labels are told apart as names in a
-    JSON object, which is what they are in the answer.
+    There must be at least one question, within the limits. Instructions may be missing, null or blank. Labels must
+    differ as names in a JSON object, because the answer has them there.
 
     Raises:
         RequestError: as `parse_questions`.
     """
     if not isinstance(questions, dict):
-        return parse_questions(questions)  # says what it is
+        return parse_questions(questions)  # raises, and names the type
     if not questions:
         raise RequestError(("questions",), "must not be empty; ask at least one question")
     if len(questions) > limits.questions:
         raise RequestError(("questions",), f"has {len(questions)} questions; at most {limits.questions} are answered")
-    said: dict[str, str] = {}
+    blank: dict[str, str] = {}  # question id to its instructions
     for qid, question in questions.items():
         if isinstance(question, dict):
             _check_sizes(qid, question, limits)
             instructions = question.get("instructions")
             if instructions is None or (isinstance(instructions, str) and not instructions.strip()):
-                said[qid] = instructions or ""
-                question["instructions"] = "?"  # of the right kind; what was said is put in place below
+                blank[qid] = instructions or ""
+                question["instructions"] = "?"  # passes the check; replaced below
     parsed = parse_questions(questions)
     for found in parsed:
-        if found.id in said:
-            found.instructions = said[found.id]
+        if found.id in blank:
+            found.instructions = blank[found.id]
         if found.type == "choice":
             _name_labels(found)
     return parsed
@@ -230,7 +234,7 @@ def _check_sizes(qid: str, question: dict[str, Any], limits: Limits) -> None:
 
 
 def _name_labels(question: Question) -> None:
-    """Numbers and booleans among the labels get the names that they have in JSON; the model reads them as before."""
+    """Gives numbers and booleans among the labels their JSON names as keys; the text that the model reads stays."""
     if all(type(option.key) is str for option in question.options):
         return
     names: dict[str, int] = {}
@@ -257,7 +261,7 @@ def _check_whole(compiled: CompiledQuestions, tokens: StateTokens) -> None:
 
 
 def _check_depth(body: bytes, most: int) -> None:
-    """Refuse what is nested more deeply than `most`, by counting: no parser has seen the body yet."""
+    """Refuses a body that is nested more than `most` levels deep, by counting brackets outside strings."""
     if body.count(b"[") + body.count(b"{") <= most:
         return
     depth = 0
@@ -285,20 +289,20 @@ def _malformed(body: bytes, error: Exception) -> Refusal:
 
 
 def decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
-    """A body whose Content-Encoding is `coding`; never more than `limit` bytes of it are made.
+    """A body whose Content-Encoding is `coding`, decompressed to at most `limit` bytes.
 
     Raises:
-        Refusal: 413, 415 for a coding that is not known here, or 422 where the bytes are not of it.
+        Refusal: 413; 415 for an unknown coding; 422 where the bytes are not in that coding.
     """
     inflate = _CODINGS.get(coding.strip().lower())
     if inflate is None:
         known = ", ".join(name.decode() for name in _CODINGS)
-        raise Refusal(415, "unsupported_media_type", f"this Content-Encoding is not known; known are {known}")
+        raise Refusal(415, "unsupported_media_type", f"this Content-Encoding is not supported; supported are {known}")
     try:
         data, whole, rest = inflate(body, limit + 1)
     except ImportError:
         raise Refusal(415, "unsupported_media_type", "this server was installed without zstd") from None
-    except Exception:  # each library has errors of its own
+    except Exception:  # each library has its own types of errors
         raise invalid((), f"is not {coding.decode('latin-1').strip()} data", "encoding_invalid") from None
     if len(data) > limit:
         raise too_large(f"the body has more than {limit} bytes when it is decompressed")
@@ -325,7 +329,7 @@ def _zstd_module() -> Any:
     return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
-# the data, whether it was whole, and what came after it
+# each gives the data, whether the end was reached, and the bytes after it
 _CODINGS: dict[bytes, Callable[[bytes, int], tuple[bytes, bool, bytes]]] = {
     b"gzip": _gzip,
     b"deflate": _gzip,
