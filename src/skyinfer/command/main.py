@@ -290,7 +290,8 @@ def _train(arguments: argparse.Namespace) -> None:
 
     try:
         from ..train.directory import SnapshotError, snapshot_of
-        from ..train.training import OptionError, UnfinishedError, train_rows
+        from ..train.options import OptionError, UnfinishedError
+        from ..train.training import train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
     with _termination_raised(), Progress(sys.stderr) as progress:

@@ -1,6 +1,6 @@
 """What a training came to: numbers on rows that it never saw, as an object, JSON, a table, and a plot.
 
-Numbers are computed by calibration.py from the scores of the very weights that were written.
+metrics.py computes the numbers from the scores of the very weights that were written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training from end to end: rows in, checkpoint directory and report out.
 
-What is done where: rows.py reads, vocabulary.py learns a tokenizer, encoding.py lays out sequences, fitting.py trains
-network.py, calibration.py measures, writing.py writes. This file holds the order of things, and the options.
+This file holds the order of things. rows.py reads, start.py makes what a training begins with, encoding.py lays out
+sequences, fitting.py trains network.py, judging.py measures, writing.py writes.
 """
 
 from __future__ import annotations
@@ -12,53 +12,44 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import FormatError, SkyinferError
-from ..files.config import ModelConfig
 from ..files.paths import checked_path
-from ..files.temperatures import bucket
-from ..metrics import fit_temperature, measure
 from ..runtime.cpus import available_cpus
 from ..schema import QUESTION_TYPES
-from ..text.template import PromptTemplate, laya_template
 from .directory import alone_in, snapshot_of
-from .encoding import Encoded, builder_of, encode, example_weights, held_out_states, texts_of
+from .encoding import Encoded, builder_of, encode, example_weights, held_out_states
+from .judging import by_question, reports_of, temperatures_of
+from .options import Options, UnfinishedError, check_whole
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
 from .rows import Dataset, gather, read_rows
-from .sizes import SIZES
-from .vocabulary import LEAST_SIZE, ROLES, learn_tokenizer, tokenizer_config
 from .writing import (
-    ACT_COSTS,
     AGENT,
     ENCODER,
     SCRATCH,
     TOKENIZER,
     WEIGHTS,
-    bucket_name,
     check_place,
-    encoder_config,
     place,
-    unused_tensors,
     write_json,
     write_weights,
 )
 
 try:
-    # writing.py uses it, after hours of training
+    # writing.py needs it at the end of a training
     import safetensors.numpy  # noqa: F401
     import torch
 except ImportError as error:
     raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
 from .fitting import Fit, Plan, run, scores, workers
-from .network import Network, Shape, initial_weights
+from .network import Network
+from .start import Start, as_float16, from_checkpoint, new_model
 
 if TYPE_CHECKING:
     from ..schema import Questions
@@ -66,13 +57,7 @@ if TYPE_CHECKING:
 # Goes into every fingerprint: a snapshot of another version's training is not continued.
 _FORMAT = 1
 
-_BATCH_SIZE, _WEIGHT_DECAY, _WARMUP = 128, 0.05, 0.05
-# Where the number of epochs is not given: as many as make this many examples, within limits.
-_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 200
-# A tokenizer is learned from the examples of this many states.
-_TOKENIZER_STATES = 20_000
-# A temperature is fitted to no fewer held-out answers; the type's own, or 1, serves otherwise.
-_LEAST_TO_FIT = 30
+_WEIGHT_DECAY, _WARMUP = 0.05, 0.05
 
 ProgressCall = Callable[[str, int, int], None]
 
@@ -126,12 +111,12 @@ def train_rows(
         OptionError: an option is out of range (a ValueError).
         OSError: something cannot be read or written.
     """
-    options = _Options(
+    options = Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
         None if init is None else checked_path(init, "a directory"),
     )  # fmt: skip
     options.check()
-    _whole("threads", threads, 1, 256)
+    check_whole("threads", threads, 1, 256)
     threads = threads or available_cpus()
     place_of = checked_path(out, "a directory")
     check_place(place_of, force=force)
@@ -169,85 +154,8 @@ def train(
     )
 
 
-# --------------------------------------------------------------------------------------------- options
-
-
-class OptionError(ValueError):
-    """An argument of `train_rows` is out of range."""
-
-
-class UnfinishedError(FileExistsError):
-    """The directory holds an unfinished training, and was to be neither resumed nor forced."""
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The arguments of `train_rows` that results depend on."""
-
-    size: str
-    vocab_size: int | None
-    max_len: int | None
-    head_max_len: int | None
-    epochs: float | None
-    batch_size: int | None
-    lr: float | None
-    held_out: float | None
-    seed: int
-    init: Path | None
-
-    def check(self) -> None:
-        if self.size not in SIZES:
-            raise OptionError(f"unknown size {self.size!r}; choose one of {', '.join(SIZES)}")
-        _whole("vocab_size", self.vocab_size, LEAST_SIZE + 1, 1 << 17)
-        _whole("max_len", self.max_len, 16, 8192)
-        _whole("head_max_len", self.head_max_len, 16, 8192)
-        _whole("batch_size", self.batch_size, 1, 1 << 20)
-        _whole("seed", self.seed, 0, (1 << 63) - 1)
-        _real("epochs", self.epochs, 0.0, 1e6, "more than 0 and at most 1000000")
-        _real("lr", self.lr, 0.0, 1.0, "more than 0 and at most 1")
-        if self.held_out != 0:
-            _real("held_out", self.held_out, 0.0, 0.9, "a fraction from 0 to 0.9")
-        if self.init is not None and self.vocab_size is not None:
-            raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
-        # of init, whose own length stands for max_len, nothing is known yet
-        if self.init is None or self.max_len is not None:
-            self.check_head(self.max_len or SIZES[self.size].max_len)
-
-    def check_head(self, max_len: int) -> None:
-        """A head that was asked for has to fit; the default one may be cut as in an answer."""
-        if self.head_max_len is not None and self.head_max_len > max_len:
-            raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
-
-
-def _whole(name: str, value: Any, least: int, most: int) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most):
-        raise OptionError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
-
-
-def _real(name: str, value: Any, above: float, most: float, wanted: str) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (is_number and above < value <= most):
-        raise OptionError(f"{name}: expected {wanted}, got {value!r}")
-
-
-# -------------------------------------------------------------------------------------------- a training
-
-
-@dataclass(frozen=True)
-class _Base:
-    """What a training begins with: its configuration files, and weights that it may change."""
-
-    shape: Shape
-    weights: dict[str, torch.Tensor]
-    encoder: dict[str, Any]
-    agent: dict[str, Any]
-    max_len: int
-    head_max_len: int
-    unused: dict[str, np.ndarray]
-
-
 class _Training:
-    def __init__(self, dataset: Dataset, out: Path, options: _Options, threads: int, progress: ProgressCall) -> None:
+    def __init__(self, dataset: Dataset, out: Path, options: Options, threads: int, progress: ProgressCall) -> None:
         self.dataset, self.out, self.options = dataset, out, options
         self.threads, self.progress = threads, progress
         self.staged = out / SCRATCH / "checkpoint"
@@ -259,25 +167,27 @@ class _Training:
             shutil.rmtree(self.staged)
         (self.staged / TOKENIZER).mkdir(parents=True)
         (self.staged / ENCODER).mkdir()
-        base = self._new() if self.options.init is None else self._from_init(self.options.init)
-        builder, pad = builder_of(self.staged / TOKENIZER, base.shape.vocab_size, base.max_len, base.head_max_len)
-        encoded = encode(self.dataset, builder, pad, base.max_len)
+        start = self._start()
+        builder, pad = builder_of(self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len)
+        encoded = encode(self.dataset, builder, pad, start.max_len)
         self._look_at(encoded)
         is_held = held_back[encoded.state]
         learned, kept = np.flatnonzero(~is_held), np.flatnonzero(is_held)
         plan = self._plan(len(learned))
-        fingerprint = self._fingerprint(encoded, plan, base)
-        network = Network(base.shape, base.weights)
+        fingerprint = self._fingerprint(encoded, plan, start)
+        network = Network(start.shape, start.weights)
         fit = Fit(network, encoded, learned, example_weights(encoded, learned), plan)
         self._take_up(fit, fingerprint, resume, force)
         with workers(self.threads) as threads:
             run(fit, threads, snapshot_of(self.out), fingerprint, self.progress)
             # what is measured is what is written
-            stored = {name: _float16(name, values.detach().numpy()) for name, values in network.weights.items()}
-            network = Network(base.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
+            stored = {name: as_float16(name, values.detach().numpy()) for name, values in network.weights.items()}
+            network = Network(start.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
             found = scores(network, encoded, kept, threads)
-        temperatures, questions = self._judge(encoded, found)
-        return self._write(base, stored, temperatures, questions, fit, int(held_back.sum()), len(learned))
+        scored = by_question(encoded, found)
+        temperatures = temperatures_of(encoded, scored)
+        questions = reports_of(encoded, scored, temperatures)
+        return self._write(start, stored, temperatures, questions, fit, int(held_back.sum()), len(learned))
 
     # ------------------------------------------------------------------------------------ beginning
 
@@ -291,91 +201,11 @@ class _Training:
             )
         return held_out_states(self.dataset, self.options.held_out, self.options.seed)
 
-    def _new(self) -> _Base:
-        size, options = SIZES[self.options.size], self.options
-        special = {role: ROLES[role] for role in ("cls", "sep", "mask")}
-        template = PromptTemplate(laya_template(**special), **special)
+    def _start(self) -> Start:
+        if self.options.init is not None:
+            return from_checkpoint(self.options.init, self.options, self.staged)
         self.progress("learning a tokenizer", 0, 1)
-        tokenizer = learn_tokenizer(self._texts(template), options.vocab_size or size.vocab_size)
-        ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-        write_json(self.staged / TOKENIZER / "tokenizer.json", tokenizer)
-        write_json(self.staged / TOKENIZER / "tokenizer_config.json", tokenizer_config(8192))
-        encoder = encoder_config(
-            d_model=size.d_model,
-            n_layers=size.n_layers,
-            n_heads=size.n_heads,
-            d_ff=size.d_ff,
-            vocab_size=max(ids.values()) + 1,
-            special_ids={role: ids[content] for role, content in ROLES.items()},
-        )
-        shape = Shape(
-            size.d_model, size.n_layers, size.n_heads, size.d_ff, size.n_decision_blocks, encoder["vocab_size"],
-            layer_is_global=tuple(i % encoder["global_attn_every_n_layers"] == 0 for i in range(size.n_layers)),
-        )  # fmt: skip
-        agent = {"encoder": "ModernBERT", "head_layers": size.n_decision_blocks, "act_costs": ACT_COSTS}
-        return _Base(
-            shape,
-            initial_weights(shape, options.seed),
-            encoder,
-            agent,
-            options.max_len or size.max_len,
-            options.head_max_len or size.head_max_len,
-            unused_tensors(size.d_model, len(ACT_COSTS) + 1),
-        )
-
-    def _from_init(self, directory: Path) -> _Base:
-        """An earlier checkpoint, checked as `skyinfer.load` checks it."""
-        from ..files.checkpoint import Checkpoint
-        from ..files.safetensors import map_tensors
-
-        if directory.is_dir() and not (directory / AGENT).exists():
-            raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")
-        with Checkpoint.open(directory) as checkpoint:
-            config = ModelConfig.from_source(checkpoint)
-            self.options.check_head(self.options.max_len or config.max_tokens)
-            shape = Shape(
-                config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
-                config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
-                config.rope_base_local, config.activation,
-            )  # fmt: skip
-        single = directory / WEIGHTS
-        files = [single] if single.exists() else sorted(directory.glob("*.safetensors"))
-        stored = {
-            name: _float32(tensor.data, tensor.dtype, tensor.shape)
-            for file in files
-            for name, tensor in map_tensors(file)
-        }
-        weights = {name: torch.from_numpy(stored.pop(name)) for name, _ in shape.tensors()}
-        unused = {name: _float16(name, values) for name, values in stored.items()}
-        for file in (directory / TOKENIZER).iterdir():
-            if file.is_file():
-                shutil.copyfile(file, self.staged / TOKENIZER / file.name)
-        encoder = json.loads((directory / ENCODER / "config.json").read_text("utf-8"))
-        agent = json.loads((directory / AGENT).read_text("utf-8"))
-        return _Base(
-            shape,
-            weights,
-            encoder,
-            agent,
-            self.options.max_len or config.max_tokens,
-            self.options.head_max_len or config.max_head_tokens,
-            unused,
-        )
-
-    def _texts(self, template: PromptTemplate) -> Iterator[str]:
-        """What the tokenizer is learned from: the parts of every sequence, for a sample of the states."""
-        dataset = self.dataset
-        asked = [texts_of(question, template) for question in dataset.questions]
-        stride = -(-len(dataset.states) // _TOKENIZER_STATES)
-        chosen = range(0, len(dataset.states), stride)
-        counts = [0] * len(asked)
-        for example in dataset.examples:
-            if example.state % stride == 0:
-                counts[example.question] += 1
-        states = (template.state(dataset.states[i].text) for i in chosen)
-        # a question that no state of the sample is asked about is there, too
-        asked_texts = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)
-        return chain(states, asked_texts)
+        return new_model(self.dataset, self.options, self.staged)
 
     def _look_at(self, encoded: Encoded) -> None:
         """Note what the rows make a model learn that nobody may have wanted."""
@@ -397,27 +227,20 @@ class _Training:
 
     def _plan(self, n: int) -> Plan:
         options = self.options
-        size = options.batch_size or min(_BATCH_SIZE, max(16, 1 << max(0, (n // 16).bit_length() - 1)))
-        epochs = self._epochs(n)
-        lr = options.lr or (SIZES[options.size].lr if options.init is None else 1e-3)
-        n_steps = max(1, math.ceil(epochs * n / min(size, n)))
-        return Plan(n_steps, size, lr, _WARMUP, _WEIGHT_DECAY, options.seed)
+        return Plan(
+            options.steps_for(n), options.batch_size_for(n), options.highest_lr, _WARMUP, _WEIGHT_DECAY, options.seed
+        )
 
-    def _epochs(self, n: int) -> float:
-        if self.options.epochs is not None:
-            return self.options.epochs
-        return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
-
-    def _fingerprint(self, encoded: Encoded, plan: Plan, base: _Base) -> str:
+    def _fingerprint(self, encoded: Encoded, plan: Plan, start: Start) -> str:
         """Of everything that the result depends on."""
         digest = hashlib.sha256()
         options = self.options
-        stated = (_FORMAT, plan, base.shape, base.max_len, base.head_max_len, options.held_out, options.seed)
+        stated = (_FORMAT, plan, start.shape, start.max_len, start.head_max_len, options.held_out, options.seed)
         digest.update(repr(stated).encode())
-        digest.update(json.dumps([base.encoder, base.agent], sort_keys=True).encode())
+        digest.update(json.dumps([start.encoder, start.agent], sort_keys=True).encode())
         for file in sorted((self.staged / TOKENIZER).iterdir()):
             digest.update(file.name.encode() + file.read_bytes())
-        for name, values in base.weights.items():
+        for name, values in start.weights.items():
             digest.update(name.encode() + values.numpy().tobytes())
         for state in self.dataset.states:
             digest.update(repr(state).encode())
@@ -447,46 +270,9 @@ class _Training:
 
     # --------------------------------------------------------------------------------------- ending
 
-    def _judge(
-        self, encoded: Encoded, found: dict[int, np.ndarray]
-    ) -> tuple[dict[str, float], dict[str, QuestionReport]]:
-        """Temperatures by their names in the agent's configuration, and every question's numbers."""
-        by_question: dict[int, list[int]] = {}
-        for example in sorted(found):
-            by_question.setdefault(int(encoded.question[example]), []).append(example)
-        arrays = {
-            number: (
-                np.stack([found[example] for example in examples]).astype(np.float64),
-                np.array([encoded.targets[example] for example in examples]),
-                encoded.weights[examples],
-            )
-            for number, examples in by_question.items()
-        }
-        temperatures: dict[str, float] = {}
-        for kind in QUESTION_TYPES:
-            mine = {n: a for n, a in arrays.items() if encoded.prefixes[n].question.type == kind}
-            buckets = {n: bucket(a[0].shape[1]) for n, a in mine.items()}
-            temperatures[kind] = _fitted(list(mine.values()), 1.0)
-            for name in dict.fromkeys(buckets.values()):
-                some = [a for n, a in mine.items() if buckets[n] == name]
-                if sum(len(a[0]) for a in some) >= _LEAST_TO_FIT:
-                    temperatures[bucket_name(kind, name)] = _fitted(some, temperatures[kind])
-        reports: dict[str, QuestionReport] = {}
-        for number, (logits, targets, weights) in arrays.items():
-            question = encoded.prefixes[number].question
-            n_options = len(question.options)
-            own = bucket_name(question.type, bucket(n_options))
-            temperature = temperatures.get(own, temperatures[question.type])
-            numbers = measure(question.type, logits, targets, weights, temperature)
-            name = str(question.id)
-            if name in reports:
-                name = f"{name} ({number})"
-            reports[name] = QuestionReport(question.type, n_options, len(logits), temperature, **numbers)
-        return temperatures, reports
-
     def _write(
         self,
-        base: _Base,
+        start: Start,
         stored: dict[str, np.ndarray],
         temperatures: dict[str, float],
         questions: dict[str, QuestionReport],
@@ -494,9 +280,9 @@ class _Training:
         n_held_back: int,
         n_learned: int,
     ) -> Report:
-        agent = base.agent | {
-            "max_len": base.max_len,
-            "head_max_len": base.head_max_len,
+        agent = start.agent | {
+            "max_len": start.max_len,
+            "head_max_len": start.head_max_len,
             "temperature": [temperatures[kind] for kind in QUESTION_TYPES],
             "temperature_by_options": {name: value for name, value in temperatures.items() if ":" in name},
         }
@@ -506,7 +292,7 @@ class _Training:
             path=str(self.out),
             size=self.options.size if self.options.init is None else None,
             parameters=sum(values.size for values in stored.values()),
-            vocab_size=base.shape.vocab_size,
+            vocab_size=start.shape.vocab_size,
             seed=self.options.seed,
             rows=self.dataset.n_rows,
             states=len(self.dataset.states),
@@ -522,8 +308,8 @@ class _Training:
             questions=questions,
             warnings=self.warnings,
         )
-        write_json(self.staged / ENCODER / "config.json", base.encoder)
-        write_weights(self.staged / WEIGHTS, stored | base.unused)
+        write_json(self.staged / ENCODER / "config.json", start.encoder)
+        write_weights(self.staged / WEIGHTS, stored | start.unused)
         (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
         try:
             plot_reliability(report, self.staged / PLOT_NAME)
@@ -533,38 +319,3 @@ class _Training:
         place(self.staged, self.out)
         snapshot_of(self.out).unlink(missing_ok=True)
         return report
-
-
-def _fitted(arrays: list[tuple[np.ndarray, np.ndarray, np.ndarray]], default: float) -> float:
-    """One temperature for several questions, which may differ in their number of options."""
-    if sum(len(logits) for logits, _, _ in arrays) < _LEAST_TO_FIT:
-        return default
-    widest = max(logits.shape[1] for logits, _, _ in arrays)
-
-    def padded(values: np.ndarray, fill: float) -> np.ndarray:
-        return np.pad(values, ((0, 0), (0, widest - values.shape[1])), constant_values=fill)
-
-    fitted = fit_temperature(
-        np.concatenate([padded(logits, -np.inf) for logits, _, _ in arrays]),
-        np.concatenate([padded(targets, 0.0) for _, targets, _ in arrays]),
-        np.concatenate([weights for _, _, weights in arrays]),
-    )
-    # a GGUF file stores float32, and has to hold the very same number
-    return round(fitted * 1024) / 1024
-
-
-def _float16(name: str, values: np.ndarray) -> np.ndarray:
-    """Rounded, as weights are written."""
-    if not np.abs(values).max(initial=0.0) < 65520.0:  # NaN is not
-        raise SkyinferError(f"tensor {name}: a weight is too large for F16, or is NaN")
-    return values.astype(np.float16)
-
-
-def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of a safetensors file that `Checkpoint.open` has passed, copied."""
-    if dtype == "BF16":
-        values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = data.view({"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
-    out: np.ndarray = values.reshape(shape).copy()
-    return out

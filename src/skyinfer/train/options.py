@@ -1,0 +1,101 @@
+"""The options of a training: their checks, and what is taken where one is not given.
+
+No torch, so that the command line can refuse an option at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .sizes import SIZES
+from .vocabulary import LEAST_SIZE
+
+_BATCH_SIZE = 128
+# Where the number of epochs is not given: as many as make this many examples, within limits.
+_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 200
+# of a model that was trained before
+_INIT_LR = 1e-3
+
+
+class OptionError(ValueError):
+    """An argument of `train_rows` is out of range."""
+
+
+class UnfinishedError(FileExistsError):
+    """The directory holds an unfinished training, and was to be neither resumed nor forced."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `train_rows` that results depend on."""
+
+    size: str
+    vocab_size: int | None
+    max_len: int | None
+    head_max_len: int | None
+    epochs: float | None
+    batch_size: int | None
+    lr: float | None
+    held_out: float | None
+    seed: int
+    init: Path | None
+
+    def check(self) -> None:
+        """
+        Raises:
+            OptionError: one is out of range.
+        """
+        if self.size not in SIZES:
+            raise OptionError(f"unknown size {self.size!r}; choose one of {', '.join(SIZES)}")
+        check_whole("vocab_size", self.vocab_size, LEAST_SIZE + 1, 1 << 17)
+        check_whole("max_len", self.max_len, 16, 8192)
+        check_whole("head_max_len", self.head_max_len, 16, 8192)
+        check_whole("batch_size", self.batch_size, 1, 1 << 20)
+        check_whole("seed", self.seed, 0, (1 << 63) - 1)
+        _check_real("epochs", self.epochs, 0.0, 1e6, "more than 0 and at most 1000000")
+        _check_real("lr", self.lr, 0.0, 1.0, "more than 0 and at most 1")
+        if self.held_out != 0:
+            _check_real("held_out", self.held_out, 0.0, 0.9, "a fraction from 0 to 0.9")
+        if self.init is not None and self.vocab_size is not None:
+            raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
+        # init's own length stands for max_len, and is not known before init is open
+        if self.init is None or self.max_len is not None:
+            self.check_head(self.max_len or SIZES[self.size].max_len)
+
+    def check_head(self, max_len: int) -> None:
+        """Refuse a given `head_max_len` above `max_len`; the default one may be cut, as in an answer."""
+        if self.head_max_len is not None and self.head_max_len > max_len:
+            raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
+
+    def batch_size_for(self, n: int) -> int:
+        """Examples of an update, of `n` to learn from."""
+        return self.batch_size or min(_BATCH_SIZE, max(16, 1 << max(0, (n // 16).bit_length() - 1)))
+
+    def steps_for(self, n: int) -> int:
+        """Updates for `n` examples to learn from."""
+        epochs = self.epochs
+        if epochs is None:
+            epochs = min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
+        return max(1, math.ceil(epochs * n / min(self.batch_size_for(n), n)))
+
+    @property
+    def highest_lr(self) -> float:
+        return self.lr or (SIZES[self.size].lr if self.init is None else _INIT_LR)
+
+
+def check_whole(name: str, value: Any, least: int, most: int) -> None:
+    """
+    Raises:
+        OptionError: `value` is neither None nor a whole number from `least` to `most`.
+    """
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most):
+        raise OptionError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
+
+
+def _check_real(name: str, value: Any, above: float, most: float, wanted: str) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and above < value <= most):
+        raise OptionError(f"{name}: expected {wanted}, got {value!r}")

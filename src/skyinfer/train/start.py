@@ -1,0 +1,163 @@
+"""What a training begins with: a new model of one of the sizes, or an earlier checkpoint.
+
+Both give configuration files, a tokenizer (written at once, because sequences are laid out with it) and weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import FormatError, SkyinferError
+from ..files.checkpoint import Checkpoint
+from ..files.config import ModelConfig
+from ..files.safetensors import map_tensors
+from ..text.template import PromptTemplate, laya_template
+from .encoding import texts_of
+from .network import Shape, initial_weights
+from .options import Options
+from .rows import Dataset
+from .sizes import SIZES
+from .vocabulary import ROLES, learn_tokenizer, tokenizer_config
+from .writing import ACT_COSTS, AGENT, ENCODER, TOKENIZER, WEIGHTS, encoder_config, unused_tensors, write_json
+
+# A tokenizer is learned from the examples of this many states.
+_TOKENIZER_STATES = 20_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a training begins with.
+
+    Attributes:
+        shape: sizes of the network.
+        weights: float32, by the checkpoint's names, in the shapes of `Shape.tensors`; training changes them in place.
+        encoder, agent: contents of encoder/config.json and rl_agent_config.json.
+        max_len, head_max_len: tokens of a sequence, and of question and options in it.
+        unused: float16 tensors of the checkpoint that no answer depends on.
+    """
+
+    shape: Shape
+    weights: dict[str, torch.Tensor]
+    encoder: dict[str, Any]
+    agent: dict[str, Any]
+    max_len: int
+    head_max_len: int
+    unused: dict[str, np.ndarray]
+
+
+def new_model(dataset: Dataset, options: Options, staged: Path) -> Start:
+    """A model of `options.size` with a tokenizer that is learned from the rows, written to `staged`."""
+    size = SIZES[options.size]
+    special = {role: ROLES[role] for role in ("cls", "sep", "mask")}
+    template = PromptTemplate(laya_template(**special), **special)
+    tokenizer = learn_tokenizer(_texts(dataset, template), options.vocab_size or size.vocab_size)
+    ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    write_json(staged / TOKENIZER / "tokenizer.json", tokenizer)
+    write_json(staged / TOKENIZER / "tokenizer_config.json", tokenizer_config(8192))
+    encoder = encoder_config(
+        d_model=size.d_model,
+        n_layers=size.n_layers,
+        n_heads=size.n_heads,
+        d_ff=size.d_ff,
+        vocab_size=max(ids.values()) + 1,
+        special_ids={role: ids[content] for role, content in ROLES.items()},
+    )
+    shape = Shape(
+        size.d_model, size.n_layers, size.n_heads, size.d_ff, size.n_decision_blocks, encoder["vocab_size"],
+        layer_is_global=tuple(i % encoder["global_attn_every_n_layers"] == 0 for i in range(size.n_layers)),
+    )  # fmt: skip
+    agent = {"encoder": "ModernBERT", "head_layers": size.n_decision_blocks, "act_costs": ACT_COSTS}
+    return Start(
+        shape,
+        initial_weights(shape, options.seed),
+        encoder,
+        agent,
+        options.max_len or size.max_len,
+        options.head_max_len or size.head_max_len,
+        unused_tensors(size.d_model, len(ACT_COSTS) + 1),
+    )
+
+
+def from_checkpoint(directory: Path, options: Options, staged: Path) -> Start:
+    """An earlier checkpoint, checked as `skyinfer.load` checks it; its tokenizer is copied to `staged`.
+
+    Raises:
+        FormatError: it is none, or a faulty one.
+        OptionError: `options.head_max_len` is more than the model reads.
+    """
+    if directory.is_dir() and not (directory / AGENT).exists():
+        raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")
+    with Checkpoint.open(directory) as checkpoint:
+        config = ModelConfig.from_source(checkpoint)
+        options.check_head(options.max_len or config.max_tokens)
+        shape = Shape(
+            config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
+            config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
+            config.rope_base_local, config.activation,
+        )  # fmt: skip
+    single = directory / WEIGHTS
+    files = [single] if single.exists() else sorted(directory.glob("*.safetensors"))
+    stored = {
+        name: _float32(tensor.data, tensor.dtype, tensor.shape) for file in files for name, tensor in map_tensors(file)
+    }
+    weights = {name: torch.from_numpy(stored.pop(name)) for name, _ in shape.tensors()}
+    unused = {name: as_float16(name, values) for name, values in stored.items()}
+    for file in (directory / TOKENIZER).iterdir():
+        if file.is_file():
+            shutil.copyfile(file, staged / TOKENIZER / file.name)
+    encoder = json.loads((directory / ENCODER / "config.json").read_text("utf-8"))
+    agent = json.loads((directory / AGENT).read_text("utf-8"))
+    return Start(
+        shape,
+        weights,
+        encoder,
+        agent,
+        options.max_len or config.max_tokens,
+        options.head_max_len or config.max_head_tokens,
+        unused,
+    )
+
+
+def as_float16(name: str, values: np.ndarray) -> np.ndarray:
+    """`values` rounded, as the tensor `name` is written; in any shape.
+
+    Raises:
+        SkyinferError: one is NaN or too large.
+    """
+    if not np.abs(values).max(initial=0.0) < 65520.0:  # NaN is not
+        raise SkyinferError(f"tensor {name}: a weight is too large for F16, or is NaN")
+    return values.astype(np.float16)
+
+
+def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor of a safetensors file that `Checkpoint.open` has passed, copied. data: uint8 [n_bytes]."""
+    if dtype == "BF16":
+        values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = data.view({"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
+    out: np.ndarray = values.reshape(shape).copy()
+    return out
+
+
+def _texts(dataset: Dataset, template: PromptTemplate) -> Iterator[str]:
+    """What the tokenizer is learned from: the parts of every sequence, for a sample of the states."""
+    asked = [texts_of(question, template) for question in dataset.questions]
+    stride = -(-len(dataset.states) // _TOKENIZER_STATES)
+    chosen = range(0, len(dataset.states), stride)
+    counts = [0] * len(asked)
+    for example in dataset.examples:
+        if example.state % stride == 0:
+            counts[example.question] += 1
+    states = (template.state(dataset.states[i].text) for i in chosen)
+    # a question that no state of the sample is asked about is there, too
+    asked_texts = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)
+    return chain(states, asked_texts)

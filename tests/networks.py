@@ -1,0 +1,43 @@
+"""The torch network of a checkpoint directory, and sequences as it reads them, for the tests of training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from reference import read_safetensors
+
+from skyinfer.schema import QUESTION_TYPES
+from skyinfer.train.encoding import Chunk
+from skyinfer.train.network import Network, Shape
+
+
+def network_of(directory: Path) -> Network:
+    encoder = json.loads((directory / "encoder" / "config.json").read_text("utf-8"))
+    agent = json.loads((directory / "rl_agent_config.json").read_text("utf-8"))
+    shape = Shape(
+        encoder["hidden_size"], encoder["num_hidden_layers"], encoder["num_attention_heads"],
+        encoder["intermediate_size"], agent["head_layers"], encoder["vocab_size"],
+        layer_is_global=tuple(i % 3 == 0 for i in range(encoder["num_hidden_layers"])),
+        activation=encoder["hidden_activation"], window=encoder["local_attention"] // 2,
+    )  # fmt: skip
+    tensors = read_safetensors(directory / "model.safetensors")
+    return Network(shape, {name: torch.tensor(tensors[name], dtype=torch.float32) for name, _ in shape.tensors()})
+
+
+def padded(sequences: list[tuple[list[int], list[int], str]], pad: int = 0) -> Chunk:
+    """Sequences of (ids, markers, type) as one chunk whose targets are the first option."""
+    n, longest = len(sequences), max(len(ids) for ids, _, _ in sequences)
+    n_markers = max(len(markers) for _, markers, _ in sequences)
+    ids = np.full((n, longest), pad, np.int64)
+    markers, options = np.zeros((n, n_markers), np.int64), np.zeros((n, n_markers), bool)
+    for i, (own, at, _) in enumerate(sequences):
+        ids[i, : len(own)] = own
+        markers[i, : len(at)], options[i, : len(at)] = at, True
+    targets = np.zeros((n, n_markers), np.float32)
+    targets[:, 0] = 1
+    kinds = np.array([QUESTION_TYPES.index(kind) for _, _, kind in sequences])
+    lengths = np.array([len(own) for own, _, _ in sequences])
+    return Chunk(ids, lengths, markers, options, kinds, targets, np.arange(1, n + 1, dtype=np.float32), np.arange(n))
