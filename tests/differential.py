@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import byte_tokenizer, metaspace_tokenizer
 
 from skyinfer.errors import FormatError, RequestError
-from skyinfer.files.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
+from skyinfer.files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from skyinfer.text.sequence import SequenceBuilder
 from skyinfer.text.template import PromptTemplate
 from skyinfer.text.tokenizer import Tokenizer

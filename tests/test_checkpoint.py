@@ -141,7 +141,7 @@ def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
     [("fssfss", 3), ("ffffff", 1), ("fsssss", 6), ("fsfsfs", 2), ("sfssfs", 0), ("fsssff", 0)],
 )
 def test_layer_types_need_a_period(kinds: str, period: int, checkpoint: Path) -> None:
-    from skyinfer.files.checkpoint import _period
+    from skyinfer.files.checkpoint.config import _period
     from skyinfer.files.json_file import JsonFile
 
     names = {"f": "full_attention", "s": "sliding_attention"}

@@ -13,7 +13,7 @@ from checkpoints import SIZES, paint
 from skyinfer.errors import FormatError
 from skyinfer.files.checkpoint import Checkpoint
 from skyinfer.files.config import ModelConfig
-from skyinfer.files.gguf import TensorInfo
+from skyinfer.files.tensors import TensorInfo
 
 GOLDEN = SIZES["golden"]
 
@@ -24,6 +24,9 @@ class Source(NamedTuple):
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
+
+    def label(self, name: str) -> str:
+        return name
 
     def tensor(self, name: str) -> np.ndarray:
         raise AssertionError("a configuration needs no weights")

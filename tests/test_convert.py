@@ -124,7 +124,7 @@ def test_weight_too_large_for_its_type(value: float, fits: set[str], checkpoint:
                 for name in file.tensors:
                     file.tensor(name)
         else:
-            with pytest.raises(FormatError, match=f"cls.weight: a weight is too large for {outtype}"):
+            with pytest.raises(FormatError, match=f"scorer.1.weight: a weight is too large for {outtype}"):
                 convert(checkpoint, out, outtype=outtype)
 
 

@@ -26,8 +26,8 @@ from tokenizers import Tokenizer as Backend
 import skyinfer
 from skyinfer.core import scanners
 from skyinfer.errors import FormatError
+from skyinfer.files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text
 from skyinfer.files.conversion import convert
-from skyinfer.files.hf_tokenizer import canonical_tokenizer_json, special_token_text
 from skyinfer.files.json_file import JsonFile
 from skyinfer.text.tokenizer import Tokenizer, parse
 

@@ -1,12 +1,15 @@
-"""The errors that skyinfer raises on bad input, one class for each party that can mend it.
+"""The errors that skyinfer raises on bad input, one class for each party that can correct it, and its warnings.
 
 Programming errors (a wrong argument type, say) stay plain TypeError and ValueError.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,3 +51,31 @@ def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error
+
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+
+
+def warn(message: str) -> None:
+    """Give a RuntimeWarning that points at the line outside skyinfer that called into it, however deep this is."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_passed_over(frame.f_code.co_filename):
+        frame = frame.f_back
+    warnings.warn_explicit(
+        message,
+        RuntimeWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_passed_over(filename: str) -> bool:
+    # a context manager of ours is entered by contextlib
+    return filename.startswith(_PACKAGE) or filename == contextlib.__file__
+
+
+def shown(text: str) -> str:
+    """A name or value out of an untrusted file, fit for one line on a terminal."""
+    return text if text.isprintable() and len(text) <= 100 else repr(text[:100])

@@ -15,12 +15,12 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.tokenizer import are_strings
-from .gguf import ALL_ROWS, TensorInfo, shown
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
+from .tensors import ALL_ROWS, TensorInfo
 
 ARCHITECTURE = "modern-bert"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
@@ -63,6 +63,10 @@ class ModelSource(Protocol):
 
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
         """(values of the rows, "f32", "f16" or "bf16") as they lie in the file if the core reads that, else float32."""
+        ...
+
+    def label(self, name: str) -> str:
+        """What the source itself calls a tensor of the GGUF form, for messages."""
         ...
 
     def forget(self, prefix: str) -> None:
@@ -137,9 +141,11 @@ class ModelConfig:
         for name, shape in expected.items():
             found = source.tensors.get(name)
             if found is None:
-                raise FormatError(f"{source.path}: tensor {name} is missing (expected {list(shape)})")
+                raise FormatError(f"{source.path}: tensor {source.label(name)} is missing (expected {list(shape)})")
             if found.shape != shape:
-                raise FormatError(f"{source.path}: tensor {name}: expected {list(shape)}, found {list(found.shape)}")
+                raise FormatError(
+                    f"{source.path}: tensor {source.label(name)}: expected {list(shape)}, found {list(found.shape)}"
+                )
         for name in source.tensors:
             if name not in expected:
                 raise FormatError(f"{source.path}: tensor {shown(name)} is unknown to a Laya model")

@@ -18,8 +18,8 @@ import numpy as np
 from ..errors import FormatError
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
-from .gguf import TensorInfo
 from .outtypes import OUTTYPES
+from .tensors import TensorInfo
 from .whole_file import WholeFile
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _encode(checkpoint: Checkpoint, name: str, kind: GGMLQuantizationType) -> np
     limit = _OVERFLOW.get(kind.name)
     if limit is not None and max(values.max(), -values.min()) >= limit:
         raise FormatError(
-            f"{checkpoint.path}: tensor {name}: a weight is too large for {kind.name.lower()}; "
+            f"{checkpoint.path}: tensor {checkpoint.label(name)}: a weight is too large for {kind.name.lower()}; "
             f"convert to {'f32' if kind.name == 'BF16' else 'bf16 or f32'}"
         )
     encoded: np.ndarray = gguf.quants.quantize(np.ascontiguousarray(values), kind)

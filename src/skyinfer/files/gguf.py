@@ -17,13 +17,14 @@ import os
 import struct
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ..core import scanners
-from ..errors import FormatError, faults_named
+from ..errors import FormatError, faults_named, shown
 from .paths import checked_path, open_regular
+from .tensors import ALL_ROWS, STORED_DTYPES, TensorInfo, as_float32, finite, release_rows, stored_values
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | list[Any]
@@ -39,30 +40,6 @@ _FIXED = {
     _BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-
-# The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
-STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
-
-
-ALL_ROWS = slice(None)
-
-
-class TensorInfo(NamedTuple):
-    """Where a tensor lies and how it is stored.
-
-    Attributes:
-        name: the tensor's name in the file.
-        shape: rows first, as numpy counts (a GGUF header lists the dimensions the other way round).
-        type: value of `gguf.GGMLQuantizationType`.
-        offset: bytes from the start of the file.
-        n_bytes: size in the file.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: int
-    offset: int
-    n_bytes: int
 
 
 class GGUFFile:
@@ -123,13 +100,13 @@ class GGUFFile:
     def tensor(self, name: str) -> np.ndarray:
         """A tensor's values: float32 in the shape of its `TensorInfo`.
 
-        F32 tensors are a read-only view of the file, others are dequantized by the gguf package.
+        F32 tensors are a read-only view of the file, F16 and BF16 are widened, all others are dequantized by the gguf
+        package.
 
         Raises:
             FormatError: the package cannot dequantize this type, or a value is NaN or infinite.
         """
-        info = self.tensors[name]
-        values = self._stored(info, ALL_ROWS) if info.type == 0 else self._dequantized(info, ALL_ROWS)
+        values = as_float32(*self.stored(name))
         if not finite(values):
             raise FormatError(f"{self.path}: tensor {name}: holds a NaN or infinite value")
         return values
@@ -145,13 +122,8 @@ class GGUFFile:
         """
         info = self.tensors[name]
         if info.type in STORED_DTYPES:
-            return self._stored(info, rows), STORED_DTYPES[info.type][0]
+            return stored_values(info, self.raw(name), rows)
         return self._dequantized(info, rows), "f32"
-
-    def _stored(self, info: TensorInfo, rows: slice) -> np.ndarray:
-        values = self.raw(info.name).view(STORED_DTYPES[info.type][1]).reshape(info.shape)[rows]
-        # C reads whole numbers; a file may ask for an alignment of 1
-        return values if values.flags.aligned else values.copy()
 
     def _dequantized(self, info: TensorInfo, rows: slice) -> np.ndarray:
         from gguf import GGMLQuantizationType, quants
@@ -168,6 +140,10 @@ class GGUFFile:
         except NotImplementedError:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
         return values.reshape(*data.shape[:-1], info.shape[-1])
+
+    def label(self, name: str) -> str:
+        """What the file itself calls a tensor: `name`."""
+        return name
 
     def forget(self, prefix: str) -> None:
         """Let go of the metadata whose keys begin so: a large vocabulary takes 100 MB."""
@@ -198,24 +174,6 @@ class GGUFFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def release_rows(mapped: mmap.mmap, info: TensorInfo, rows: slice) -> None:
-    """Let go of the pages of a mapped file that hold these rows of a tensor and nothing else."""
-    if not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    begin, end, _ = rows.indices(info.shape[0])
-    row_bytes = info.n_bytes // info.shape[0]
-    first = -(-(info.offset + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (info.offset + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
-        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-def finite(values: np.ndarray) -> bool:
-    """Whether no value is NaN or infinite, without a temporary array."""
-    # min and max carry a NaN through
-    return bool(np.isfinite(values.min()) and np.isfinite(values.max()))
 
 
 def _check_magic(path: Path, head: bytes) -> None:
@@ -401,11 +359,6 @@ class _Header:
         for n in shape:
             n_values *= n
         return n_values // block * block_bytes
-
-
-def shown(text: str) -> str:
-    """A name or value out of an untrusted file, fit for one line on a terminal."""
-    return text if text.isprintable() and len(text) <= 100 else repr(text[:100])
 
 
 def _alignment(header: _Header, metadata: dict[str, Value]) -> int:

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import FormatError, faults_named
-from .gguf import shown
+from ..errors import FormatError, faults_named, shown
 from .paths import open_regular
 
 # bytes of one value

@@ -17,8 +17,8 @@ import numpy as np
 from ..core import border
 from ..errors import FormatError
 from ..files.config import ModelConfig, ModelSource
-from ..files.gguf import ALL_ROWS
 from ..files.temperatures import CLAMP, Temperatures, clamped
+from ..files.tensors import ALL_ROWS
 from ..schema import QUESTION_TYPES, Question
 from ..text.sequence import Prefix, SequenceBuilder, StateTokens, longest_grown
 from ..text.template import PromptTemplate

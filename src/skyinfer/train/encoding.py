@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import RequestError
-from ..files.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
+from ..files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
 from ..text.sequence import Prefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template

@@ -13,10 +13,10 @@ from pathlib import Path
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any
 
-from ..core import scanners
-from ..text.tokenizer import faults_named, parse
-from .json_file import JsonFile
-from .paths import read_text
+from ...core import scanners
+from ...text.tokenizer import faults_named, parse
+from ..json_file import JsonFile
+from ..paths import read_text
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken

@@ -1,0 +1,187 @@
+"""The tokenizer of a checkpoint directory as GGUF keys, in llama.cpp's form.
+
+hf_tokenizer.py makes one tokenizer.json of the directory's files; this file derives from it what llama.cpp's converter
+writes: token texts and types in id order, merges, special ids, and the name of the pre-tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import warn
+from ...schema import QUESTION_TYPES
+from ...text.template import julia_template, laya_template
+from ...text.tokenizer import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, TOKEN_USER_DEFINED
+from ..json_file import JsonFile
+from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
+
+# what `tokenizer.ggml.pre` may be: llama.cpp's names for the tokenizers of ModernBERT encoders
+PRES = ("modern-bert", "gpt-2", "mmbert", "granite-embed-multi-97m", "granite-embed-multi-311m")
+
+_METASPACE = "\u2581"
+
+
+def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
+    """GGUF keys of the vocabulary, the special tokens and the template.
+
+    Args:
+        directory: the checkpoint's tokenizer/.
+        vocab_size: rows of the embedding.
+        pre: `tokenizer.ggml.pre`; None: told from the tokenizer.
+        is_julia: the template is Julia-1's, not Laya's.
+
+    Raises:
+        FormatError: a file is missing or faulty, or the tokenizer is one that GGUF cannot describe.
+    """
+    settings = tokenizer_config(directory)
+    canonical = canonical_tokenizer_json(directory)
+    tokenizer = JsonFile.parse(directory / "tokenizer.json", canonical)
+    model = tokenizer.content["model"]
+    if model.get("type") != "BPE":
+        tokenizer.fail("model.type", f"{model.get('type')!r} is not supported (BPE is)")
+    added = {token["id"]: token for token in tokenizer.content["added_tokens"]}
+    ids = _vocabulary(tokenizer, model, added, vocab_size)
+
+    def required(role: str) -> tuple[str, int]:
+        text = special_token_text(settings, role)
+        if text not in ids:
+            settings.fail(f"{role}_token", f"{text!r} is not in the vocabulary")
+        return text, ids[text]
+
+    def optional(role: str) -> int | None:
+        if settings.get(f"{role}_token") is None:
+            return None
+        return ids.get(special_token_text(settings, role))
+
+    (cls_text, cls_id), (sep_text, sep_id) = required("cls"), required("sep")
+    mask_text, mask_id = required("mask")
+    pre = pre or _pre_of(tokenizer, model, mask_lstrip=added.get(mask_id, {}).get("lstrip") is True)
+    tokens, token_types = _tokens(ids, added, vocab_size, runs_of_spaces=pre == "mmbert")
+    eos_id = optional("eos")
+
+    keys: dict[str, Any] = {
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "add_sep_token": True,
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": tokens,
+        "token_type": token_types,
+        "merges": _merges(model),
+        "bos_token_id": cls_id,
+        "eos_token_id": sep_id if eos_id is None else eos_id,
+        "unknown_token_id": optional("unk"),
+        "seperator_token_id": sep_id,
+        "padding_token_id": optional("pad"),
+        "mask_token_id": mask_id,
+        "token_type_count": len(QUESTION_TYPES),
+    }
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
+    template = julia_template if is_julia else laya_template
+    metadata["tokenizer.chat_template.systemone"] = template(cls_text, sep_text, mask_text)
+    metadata["tokenizer.chat_templates"] = ["systemone"]
+    metadata["tokenizer.huggingface.json"] = canonical
+    normalizer = tokenizer.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") in ("NFC", "NFD", "NFKC", "NFKD"):
+        metadata["skycmd.tokenizer.normalizer"] = normalizer["type"]
+    for side in ("lstrip", "rstrip"):
+        stripping = [token_id for token_id, token in sorted(added.items()) if token.get(side) is True]
+        if stripping:
+            metadata[f"skycmd.tokenizer.{side}"] = stripping
+    return metadata
+
+
+def _vocabulary(
+    tokenizer: JsonFile,
+    model: dict[str, Any],
+    added: Mapping[int, dict[str, Any]],
+    vocab_size: int,
+) -> dict[str, int]:
+    """Text -> id of every token, each id inside the embedding."""
+    ids: dict[str, int] = model["vocab"] | {token["content"]: token_id for token_id, token in added.items()}
+    for text, token_id in ids.items():
+        if not 0 <= token_id < vocab_size:
+            tokenizer.fail("model.vocab", f"id {token_id} of {text!r} is outside {vocab_size} rows")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            tokenizer.fail("model.vocab", f"token {token_id} is not Unicode text: {text!r}")
+    return ids
+
+
+def _tokens(
+    ids: Mapping[str, int],
+    added: Mapping[int, dict[str, Any]],
+    vocab_size: int,
+    *,
+    runs_of_spaces: bool,
+) -> tuple[list[str], list[int]]:
+    """Token texts and types in id order, as llama.cpp's converter gives them."""
+    tokens = [f"[PAD{i}]" for i in range(vocab_size)]
+    types = [TOKEN_UNUSED] * vocab_size
+    for text, token_id in ids.items():
+        tokens[token_id], types[token_id] = text, TOKEN_NORMAL
+    for token_id, token in added.items():
+        text = token["content"]
+        if token.get("special") is True or _looks_special(text):
+            types[token_id] = TOKEN_CONTROL
+        else:
+            types[token_id], text = TOKEN_USER_DEFINED, text.replace(_METASPACE, " ")
+            # the reference never matches the added runs of spaces, so they must not be cut out of text
+            if runs_of_spaces and text and not text.strip(" "):
+                types[token_id], text = TOKEN_NORMAL, _METASPACE * len(text)
+        tokens[token_id] = text
+    return tokens, types
+
+
+def _looks_special(text: str) -> bool:
+    """Control tokens that some tokenizers forget to mark; the list is llama.cpp's."""
+    return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
+        text.startswith(start) and text.endswith(end)
+        for start, end in (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+    )
+
+
+def _merges(model: dict[str, Any]) -> list[str]:
+    """Merges as "left right"; a space inside a part is written as its byte-level letter, as llama.cpp does."""
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    for i, merge in enumerate(merges):
+        if merge.count(" ") != 1:  # few have one inside a part
+            pair = model["merges"][i]
+            parts = pair.split(" ", 1) if isinstance(pair, str) else pair
+            merges[i] = " ".join(part.replace(" ", "\u0120") for part in parts)
+    return merges
+
+
+def _pre_of(tokenizer: JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -> str:
+    """llama.cpp's name for how text is split before merging, told from the tokenizer's structure."""
+
+    def flat(part: Any, inner: str) -> list[dict[str, Any]]:
+        if not isinstance(part, dict):
+            return []
+        if part.get("type") != "Sequence":
+            return [part]
+        inside = part.get(inner)
+        return inside if isinstance(inside, list) else []
+
+    normalizers = flat(tokenizer.get("normalizer"), "normalizers")
+    splits = flat(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    kinds = [split.get("type") for split in splits]
+    if "ByteLevel" in kinds:
+        plain = (
+            len(splits) == 1
+            and splits[0].get("use_regex") is not False
+            and splits[0].get("add_prefix_space") is not True
+        )
+        nfc = [one.get("type") for one in normalizers] == ["NFC"]
+        return "modern-bert" if plain and nfc and mask_lstrip else "gpt-2"
+    spaces_marked = any(one.get("content") == _METASPACE for one in normalizers)
+    if model.get("byte_fallback") is True and ("Metaspace" in kinds or spaces_marked):
+        return "mmbert"
+    warn(
+        f"{tokenizer.path}: llama.cpp has no name for this tokenizer and will split text otherwise "
+        f"(skyinfer reads the whole tokenizer)"
+    )
+    return "gpt-2"

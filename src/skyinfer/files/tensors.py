@@ -1,0 +1,77 @@
+"""Tensors in a memory-mapped file: where they lie, and their bytes as the numbers that the core or numpy takes.
+
+GGUF files and checkpoint directories share this; what the tensors mean is config.py's business.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import NamedTuple
+
+import numpy as np
+
+# The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
+STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
+
+ALL_ROWS = slice(None)
+
+
+class TensorInfo(NamedTuple):
+    """Where a tensor lies and how it is stored.
+
+    Attributes:
+        name: the tensor's name in the file.
+        shape: rows first, as numpy counts (a GGUF header lists the dimensions the other way round).
+        type: value of `gguf.GGMLQuantizationType`.
+        offset: bytes from the start of the file.
+        n_bytes: size in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+    n_bytes: int
+
+
+def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
+    """Rows of a tensor of one of the `STORED_DTYPES`, and the type's name.
+
+    Args:
+        info: the tensor's shape and type.
+        data: uint8 [n_bytes], its bytes.
+        rows: which rows of `info.shape`.
+
+    Returns:
+        A view of `data`, f16 and bf16 as uint16; a copy where the file does not align the numbers.
+    """
+    dtype, item = STORED_DTYPES[info.type]
+    values = data.view(item).reshape(info.shape)[rows]
+    return (values if values.flags.aligned else values.copy()), dtype
+
+
+def as_float32(values: np.ndarray, dtype: str) -> np.ndarray:
+    """What `stored_values` gives, as float32 of the same shape; "f32" is not copied."""
+    if dtype == "f32":
+        return values
+    if dtype == "f16":
+        return values.view("<f2").astype(np.float32)
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def finite(values: np.ndarray) -> bool:
+    """Whether no value is NaN or infinite, without a temporary array."""
+    # min and max carry a NaN through
+    return bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+
+
+def release_rows(mapped: mmap.mmap, info: TensorInfo, rows: slice) -> None:
+    """Let go of the pages of a mapped file that hold these rows of a tensor and nothing else."""
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin, end, _ = rows.indices(info.shape[0])
+    row_bytes = info.n_bytes // info.shape[0]
+    first = -(-(info.offset + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (info.offset + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
