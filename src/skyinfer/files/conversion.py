@@ -8,14 +8,13 @@ comes to its place is whole_file.py's business.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, warn
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
 from .outtypes import OUTTYPES
@@ -84,7 +83,7 @@ def _warn_of_llama_cpp(config: ModelConfig) -> None:
         )
     else:
         return
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    warn(message)
 
 
 def _write(

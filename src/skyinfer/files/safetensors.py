@@ -22,10 +22,11 @@ import numpy as np
 from ..errors import FormatError, faults_named, shown
 from .paths import open_regular
 
-# bytes of one value
-_ITEM_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
-    "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+# bits of one value, of every type that the format has (safetensors 0.8)
+_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 
 # the package's own limit, and more dimensions than any tensor has
@@ -114,9 +115,11 @@ def _in_order(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[str, str,
         found.append((begin, end, name, dtype, tuple(shape)))
     last = 0
     for begin, end, name, dtype, shape in sorted(found):
-        if dtype not in _ITEM_BYTES:
+        if dtype not in _BITS:
             raise FormatError(f"{path}: tensor {shown(name)}: type {shown(dtype)} is not supported")
-        n_bytes = math.prod(shape) * _ITEM_BYTES[dtype]
+        n_bytes, rest = divmod(math.prod(shape) * _BITS[dtype], 8)
+        if rest:
+            _fail(path, f"tensor {shown(name)}: {list(shape)} values of {dtype} do not fill whole bytes")
         if begin != last or end - begin != n_bytes:
             _fail(path, f"tensor {shown(name)}: {n_bytes} bytes from {begin} to {end}, after {last}")
         last = end

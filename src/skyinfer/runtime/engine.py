@@ -7,7 +7,6 @@ to answer.py.
 from __future__ import annotations
 
 import math
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import cast
@@ -15,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from ..core import border
-from ..errors import FormatError
+from ..errors import FormatError, warn
 from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
 from ..files.tensors import ALL_ROWS
@@ -168,11 +167,7 @@ class Engine:
             f"{key} {value:g} -> {clamped(value):g}" for key, value in temperatures if clamped(value) != value
         )
         if changes:
-            warnings.warn(
-                f"{source.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+            warn(f"{source.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}")
 
 
 def _default_threads(config: ModelConfig) -> int:
@@ -237,7 +232,8 @@ def _pack(
             try:
                 core.set(name, values, dtype, first_row=row if in_parts else None)
             except ValueError as error:
-                raise FormatError(f"{source.path}: tensor {error}") from error
+                message = str(error).replace(name, source.label(name), 1)
+                raise FormatError(f"{source.path}: tensor {message}") from error
             source.release(name, rows)
 
     names = config.expected_tensors()
