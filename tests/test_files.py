@@ -128,3 +128,13 @@ def test_names_become_text() -> None:
     for name in ("sky", "", "\u65e5 \U0001f681"):
         assert name_as_text(name) == name
     assert name_as_text("a\udcff") == "a\\udcff"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_byte_order_mark_in_a_checkpoint_is_named(encoding: str, painted: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(painted, tmp_path / "tiny"))
+    path = directory / "encoder" / "config.json"
+    path.write_bytes(("\ufeff" + path.read_text(encoding="utf-8")).encode(encoding))
+    name = encoding.upper().removesuffix("-LE").removesuffix("-BE")
+    with pytest.raises(FormatError, match=rf"config\.json: begins with a {name} byte order mark; save it as UTF-8"):
+        Checkpoint.open(directory)

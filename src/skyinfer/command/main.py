@@ -12,7 +12,6 @@ The work is done by other rooms, which are imported when a command runs, so that
 from __future__ import annotations
 
 import argparse
-import codecs
 import errno
 import json
 import os
@@ -26,7 +25,7 @@ from typing import Any
 from .. import __version__
 from ..errors import RequestError, SkyinferError, faults_named
 from ..files.outtypes import OUTTYPES
-from ..files.paths import checked_path
+from ..files.paths import byte_order_mark, checked_path
 from ..serve.options import add_arguments, from_arguments
 from ..terminal import (
     Progress,
@@ -413,15 +412,6 @@ def _info(arguments: argparse.Namespace) -> None:
 
 # ------------------------------------------------------------------------------------------- reading
 
-_FOREIGN_MARKS = (
-    (codecs.BOM_UTF8, "a UTF-8 byte order mark"),
-    (codecs.BOM_UTF32_LE, "a UTF-32 byte order mark"),
-    (codecs.BOM_UTF32_BE, "a UTF-32 byte order mark"),
-    (codecs.BOM_UTF16_LE, "a UTF-16 byte order mark"),
-    (codecs.BOM_UTF16_BE, "a UTF-16 byte order mark"),
-)
-
-
 # A request is read whole, so an endless stream would take all memory there is.
 _LONGEST_REQUEST = 1 << 30
 
@@ -458,9 +448,8 @@ def _read_request(path: str) -> Any:
     else:
         with faults_named("standard input"):
             data = _read_stdin()
-    for mark, name in _FOREIGN_MARKS:
-        if data.startswith(mark):
-            raise RequestError((), f"begins with {name}; save it as UTF-8 without one")
+    if mark := byte_order_mark(data):
+        raise RequestError((), f"begins with {mark}; save it as UTF-8 without one")
     if not data.strip():
         raise RequestError((), "is empty; a request is a JSON object with state and questions")
     try:

@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.tokenizer import are_strings
+from .limits import MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
 from .tensors import ALL_ROWS, TensorInfo
@@ -26,20 +27,13 @@ ARCHITECTURE = "modern-bert"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
 
 # what the Laya runtime takes where a checkpoint does not say
-DEFAULT_MAX_TOKENS = 512
+DEFAULTMAX_TOKENS = 512
 # what ModernBERT takes
 DEFAULT_ROPE_BASE_GLOBAL = 160000.0
 DEFAULT_ROPE_BASE_LOCAL = 10000.0
 # llama.cpp's period of global layers, and ModernBERT's
 DEFAULT_PERIOD = 3
 
-_MAX_BLOCKS = 1024
-_MAX_WIDTH = 1 << 20
-_MAX_D_MODEL = 1 << 16
-# of one attention head (SKY_MAX_D_HEAD of the core)
-_MAX_D_HEAD = 512
-_MAX_VOCAB = 1 << 24
-_MAX_TOKENS = 1 << 17
 _LEAST_F32, _MOST_F32 = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
@@ -157,19 +151,19 @@ class ModelConfig:
         keys = _Keys(metadata, path)
         _check_dialect(keys)
 
-        n_blocks = keys.whole("block_count", 1, _MAX_BLOCKS)
+        n_blocks = keys.whole("block_count", 1, MAX_BLOCKS)
         n_decision_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
         n_layers = n_blocks - n_decision_blocks
-        d_model = keys.whole("embedding_length", 2, _MAX_D_MODEL)
+        d_model = keys.whole("embedding_length", 2, MAX_D_MODEL)
         n_heads = keys.uniform("attention.head_count", n_blocks, d_model)
         if d_model % n_heads or (d_model // n_heads) % 2:
             keys.fail(
                 "attention.head_count",
                 f"{n_heads} heads do not divide {d_model} into even parts",
             )
-        if d_model // n_heads > _MAX_D_HEAD:
+        if d_model // n_heads > MAX_D_HEAD:
             keys.fail(
-                "attention.head_count", f"heads of {d_model // n_heads} values (at most {_MAX_D_HEAD} are possible)"
+                "attention.head_count", f"heads of {d_model // n_heads} values (at most {MAX_D_HEAD} are possible)"
             )
         n_decision_heads = max(1, d_model // 64)
         if d_model % n_decision_heads:
@@ -200,7 +194,7 @@ class ModelConfig:
         cls_key = "tokenizer.ggml.cls_token_id"
         if cls_key not in metadata:
             cls_key = "tokenizer.ggml.bos_token_id"
-        max_tokens = keys.whole("decision.max_tokens", 1, _MAX_TOKENS, DEFAULT_MAX_TOKENS)
+        max_tokens = keys.whole("decision.max_tokens", 1, MAX_TOKENS, DEFAULTMAX_TOKENS)
         return cls(
             name=keys.text("general.name", name_as_text(path.stem) or "model"),
             n_layers=n_layers,
@@ -217,7 +211,7 @@ class ModelConfig:
             rope_base_local=keys.number("rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL),
             activation=activation,
             max_tokens=max_tokens,
-            max_head_tokens=keys.whole("decision.max_head_tokens", 1, _MAX_TOKENS),
+            max_head_tokens=keys.whole("decision.max_head_tokens", 1, MAX_TOKENS),
             temperatures=keys.temperatures(),
             cls_id=keys.whole(cls_key, 0, vocab_size - 1),
             # the GGUF specification's own spelling
@@ -310,7 +304,7 @@ class _Keys:
     def context_tokens(self, least: int) -> int:
         """Only ever an upper bound to what `least` allows already, so a file need not have it right."""
         value = self.get("context_length")
-        return min(max(value, least), _MAX_TOKENS) if _is_whole(value) else least
+        return min(max(value, least), MAX_TOKENS) if _is_whole(value) else least
 
     def text(self, name: str, default: str) -> str:
         value = self.get(name)
@@ -351,29 +345,29 @@ class _Keys:
         if isinstance(value, list):
             widths = self.list_of_whole(name, value)
         else:
-            widths = [self.whole(name, 1, _MAX_WIDTH)] * (n_layers + n_decision_blocks)
+            widths = [self.whole(name, 1, MAX_D_FF)] * (n_layers + n_decision_blocks)
         if len(widths) != n_layers + n_decision_blocks:
             self.fail(name, f"{len(widths)} entries for {n_layers + n_decision_blocks} blocks")
         if len(set(widths[:n_layers])) != 1:
             self.fail(name, "the encoder blocks differ in width")
         if any(width != 4 * d_model for width in widths[n_layers:]):
             self.fail(name, f"a block of the decision head is not {4 * d_model} wide")
-        if not 1 <= widths[0] <= _MAX_WIDTH:
-            self.fail(name, f"{widths[0]} is outside 1 to {_MAX_WIDTH}")
+        if not 1 <= widths[0] <= MAX_D_FF:
+            self.fail(name, f"{widths[0]} is outside 1 to {MAX_D_FF}")
         return widths[0]
 
     def vocab_size(self) -> int:
         tokens = self.get("tokenizer.ggml.tokens")
         if tokens is not None and not (isinstance(tokens, list) and are_strings(tokens)):
             self.fail("tokenizer.ggml.tokens", "expected an array of strings")
-        size = self.whole("vocab_size", 1, _MAX_VOCAB, len(tokens) if tokens else None)
+        size = self.whole("vocab_size", 1, MAX_VOCAB, len(tokens) if tokens else None)
         if tokens is not None and len(tokens) != size:
             self.fail("tokenizer.ggml.tokens", f"{len(tokens)} tokens for a vocabulary of {size}")
         return size
 
     def attention_spans(self, n_blocks: int, n_layers: int) -> tuple[int, tuple[bool, ...]]:
         """Tokens seen to each side in local layers, and which layers are global."""
-        size = self.whole("attention.sliding_window", 0, 2 * _MAX_TOKENS, 0)
+        size = self.whole("attention.sliding_window", 0, 2 * MAX_TOKENS, 0)
         if size == 0:
             return 0, (True,) * n_layers
         name = "attention.sliding_window_pattern"
@@ -385,7 +379,7 @@ class _Keys:
             if not all(type(one) is bool or (_is_whole(one) and one in (0, 1)) for one in pattern):
                 self.fail(name, "expected a whole number or an array of bools")
             return size // 2, tuple(not one for one in pattern[:n_layers])
-        period = self.whole(name, 0, _MAX_BLOCKS, DEFAULT_PERIOD)
+        period = self.whole(name, 0, MAX_BLOCKS, DEFAULT_PERIOD)
         return size // 2, tuple(period != 0 and i % period == 0 for i in range(n_layers))
 
     def temperatures(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ anything is read.
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from pathlib import Path
@@ -13,8 +14,16 @@ from reprlib import repr as short_repr  # values of a hostile file may be long o
 from typing import BinaryIO
 
 from ..errors import FormatError
+from .limits import MAX_TEXT_BYTES
 
-_MAX_BYTES = 256 << 20
+# UTF-32 first: its little-endian mark begins with UTF-16's
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "UTF-8"),
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -70,17 +79,28 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
         raise FormatError(f"{path}: is {kind_of(status.st_mode)}, not a regular file")
 
 
+def byte_order_mark(data: bytes) -> str | None:
+    """What text begins with that is to be UTF-8 without a mark, for messages: "a UTF-16 byte order mark"; else None.
+
+    data: the text's first four bytes, or more.
+    """
+    return next((f"a {name} byte order mark" for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), None)
+
+
 def read_text(path: Path) -> str:
-    """A file of UTF-8, whole.
+    """A file of UTF-8 without a byte order mark, whole.
 
     Raises:
         FormatError: it is missing, unreadable, too large, or not UTF-8.
     """
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-                raise FormatError(f"{path}: is larger than {_MAX_BYTES} bytes")
-            return file.read().decode("utf-8")
+            if os.fstat(file.fileno()).st_size > MAX_TEXT_BYTES:
+                raise FormatError(f"{path}: is larger than {MAX_TEXT_BYTES} bytes")
+            data = file.read()
+        if mark := byte_order_mark(data):
+            raise FormatError(f"{path}: begins with {mark}; save it as UTF-8 without one")
+        return data.decode("utf-8")
     except FileNotFoundError:
         raise FormatError(f"{path}: is missing (not a Laya checkpoint?)") from None
     except OSError as error:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import RequestError, SkyinferError, faults_named
-from ..files.paths import checked_path, open_regular
+from ..files.paths import byte_order_mark, checked_path, open_regular
 from ..schema import Question, parse_questions, render_state
 
 _FIELDS = ("state", "questions", "answers", "weight")
@@ -25,13 +25,6 @@ _SUM_TOLERANCE = 0.01
 
 # Faults that a message shows; the exception holds them all.
 _SHOWN = 20
-
-_MARKS = (
-    (b"\xef\xbb\xbf", "a UTF-8 byte order mark"),
-    (b"\xff\xfe", "a UTF-16 or UTF-32 byte order mark"),
-    (b"\xfe\xff", "a UTF-16 byte order mark"),
-    (b"\x00\x00\xfe\xff", "a UTF-32 byte order mark"),
-)
 
 
 class Fault(NamedTuple):
@@ -230,10 +223,8 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _parse_line(line: bytes, *, first: bool) -> Any:
-    if first:
-        for mark, name in _MARKS:
-            if line.startswith(mark):
-                raise RequestError((), f"begins with {name}; save the file as UTF-8 without one")
+    if first and (mark := byte_order_mark(line)):
+        raise RequestError((), f"begins with {mark}; save the file as UTF-8 without one")
     try:
         return json.loads(line.rstrip(b"\r\n").decode("utf-8"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:

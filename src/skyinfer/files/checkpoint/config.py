@@ -21,6 +21,7 @@ from ..config import (
     TEMPERATURE_KEY,
 )
 from ..json_file import JsonFile
+from ..limits import MAX_BLOCKS
 from ..temperatures import as_number, clamped
 
 # what the Laya runtime takes where a checkpoint does not say
@@ -51,7 +52,7 @@ def config_metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name:
 
     n_layers = encoder.whole("num_hidden_layers", least=1)
     n_decision_blocks = agent.whole("head_layers")
-    if n_layers + n_decision_blocks > 1024:
+    if n_layers + n_decision_blocks > MAX_BLOCKS:
         encoder.fail("num_hidden_layers", f"{n_layers} is out of range")
     d_model = encoder.whole("hidden_size", least=1)
     d_ff = encoder.whole("intermediate_size", least=1)
