@@ -27,7 +27,7 @@ ARCHITECTURE = "modern-bert"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
 
 # what the Laya runtime takes where a checkpoint does not say
-DEFAULTMAX_TOKENS = 512
+DEFAULT_MAX_TOKENS = 512
 # what ModernBERT takes
 DEFAULT_ROPE_BASE_GLOBAL = 160000.0
 DEFAULT_ROPE_BASE_LOCAL = 10000.0
@@ -194,7 +194,7 @@ class ModelConfig:
         cls_key = "tokenizer.ggml.cls_token_id"
         if cls_key not in metadata:
             cls_key = "tokenizer.ggml.bos_token_id"
-        max_tokens = keys.whole("decision.max_tokens", 1, MAX_TOKENS, DEFAULTMAX_TOKENS)
+        max_tokens = keys.whole("decision.max_tokens", 1, MAX_TOKENS, DEFAULT_MAX_TOKENS)
         return cls(
             name=keys.text("general.name", name_as_text(path.stem) or "model"),
             n_layers=n_layers,
