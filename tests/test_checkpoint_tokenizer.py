@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from painted_tokenizers import painted
+from painted_tokenizers import JSON, VOCAB, painted
 
 from skyinfer.errors import FormatError
 from skyinfer.files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text
 from skyinfer.files.json_file import JsonFile
+from skyinfer.text.tokenizer import Tokenizer
 
 
 def write_directory(path: Path, tokenizer: dict[str, Any], config: dict[str, Any]) -> Path:
