@@ -1,8 +1,11 @@
-"""Says which instruction sets the run covered, and fails a run in CI that skipped one that the machine has."""
+"""Says which instruction sets the run covered, and fails a run in CI that skipped one that the machine has; and holds
+the fixtures of more than one file."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,27 @@ def isa(request: pytest.FixtureRequest) -> str:
         pytest.skip(f"this CPU has no {name}")
     _ran.add(name)
     return name
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plot takes longer than the trainings of tests."""
+    from skyinfer.train import training
+
+    monkeypatch.setattr(training, "plot_reliability", lambda *_: False)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A trained checkpoint directory and its report. It must not be changed."""
+    from trainings import QUICK, ROWS
+
+    from skyinfer.train import train_rows, training
+
+    out = tmp_path_factory.mktemp("trained") / "model"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "plot_reliability", lambda *_: False)
+        return out, train_rows(ROWS, out, **QUICK, held_out=0.4, threads=2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,14 +6,12 @@ pip install '.[train,test]' && pytest tests/test_train*.py
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
+import pydoc
 import re
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +24,19 @@ torch = pytest.importorskip("torch")
 from checkpoints import SIZES, paint
 from networks import network_of, padded
 from reference import Reference
+from trainings import QUESTIONS, QUICK, ROWS, STATES, contents, teacher
 
 import skyinfer
 from skyinfer.command.main import main
-from skyinfer.errors import FormatError, SkyinferError
+from skyinfer.errors import FormatError
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train import RowsError, directory, fitting, options, train, train_rows, training
-from skyinfer.train.encoding import Chunk
+from skyinfer.train import RowsError, options, train, train_rows
 from skyinfer.train.fitting import batch_of
 from skyinfer.train.options import OptionError
 from skyinfer.train.report import plot_reliability
 
 ROOT = Path(__file__).parents[1]
-QUESTIONS: dict[str, Any] = {
-    "act": {"type": "choice", "instructions": "What now?", "criteria": {"go": "drive on", "stop": "brake"}},
-    "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "normal", "fast"]},
-    "safe": {"type": "noul", "instructions": "Is it safe?"},
-}
-WEIGHT_FILES = ("model.safetensors", "rl_agent_config.json", "encoder/config.json", "tokenizer/tokenizer.json")
-
-
-def teacher(state: dict[str, Any]) -> dict[str, Any]:
-    red = state["light"] == "red"
-    return {"act": "stop" if red else "go", "speed": 0 if red else min(2, state["car"]), "safe": 0.9 if red else 0.2}
-
-
-STATES = [{"light": light, "car": car, "n": n} for light in ("red", "green") for car in range(3) for n in range(8)]
-ROWS = [{"state": state, "questions": QUESTIONS, "answers": teacher(state)} for state in STATES]
-# small enough for a second or two, and more than one epoch
-QUICK: dict[str, Any] = {"epochs": 2.5, "batch_size": 16, "vocab_size": 300, "max_len": 96, "head_max_len": 48}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_plots() -> Any:
-    """A plot takes longer than these trainings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "plot_reliability", lambda *_: False)
-        yield
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {name: (directory / name).read_bytes() for name in WEIGHT_FILES}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    out = tmp_path_factory.mktemp("trained") / "model"
-    return out, train_rows(ROWS, out, **QUICK, held_out=0.4, threads=2)
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 # ------------------------------------------------------------------------------------ what a run writes
@@ -164,203 +128,7 @@ def test_one_question_and_weights(tmp_path: Path) -> None:
     assert answers["act"]["choice"] == "go"
 
 
-# ----------------------------------------------------------------------------------------- interruptions
-
-
-class Stop(Exception):
-    pass
-
-
-def stopping_at(step: int, how: Callable[[], None]) -> Callable[[str, int, int], None]:
-    def progress(what: str, done: int, total: int) -> None:
-        if done == step and total > 1:
-            how()
-
-    return progress
-
-
-def stop() -> None:
-    raise Stop
-
-
-@pytest.fixture
-def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr(fitting, "_SNAPSHOT_SHARE", 1e9)
-
-
-@pytest.mark.usefixtures("every_step")
-@pytest.mark.parametrize("step", [1, 4])
-def test_a_resumed_training_ends_the_same(trained: tuple[Path, Any], tmp_path: Path, step: int) -> None:
-    out = tmp_path / "model"
-    with pytest.raises(Stop):
-        train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(step, stop))
-    assert sorted(path.name for path in out.iterdir()) == ["training"]
-    with pytest.raises(FormatError):
-        skyinfer.load(out)
-    seen = []
-    train_rows(ROWS, out, **QUICK, held_out=0.4, progress=lambda _, done, total: seen.append(done))
-    assert seen[1] == step + 1  # the first is the tokenizer's
-    assert contents(out) == contents(trained[0])
-    assert not (out / "training").exists()
-
-
-def test_an_interruption_in_a_step_is_kept(
-    trained: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, steps = tmp_path / "model", 0
-    original = fitting.Fit._gradients
-
-    def interrupted(fit: Any, chunk: Chunk) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 6:
-            raise KeyboardInterrupt
-        return original(fit, chunk)
-
-    monkeypatch.setattr(fitting.Fit, "_gradients", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train_rows(ROWS, out, **QUICK, held_out=0.4)
-    monkeypatch.undo()
-    assert (out / "training" / "snapshot.pt").exists()
-    train_rows(ROWS, out, **QUICK, held_out=0.4)
-    assert contents(out) == contents(trained[0])
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-def test_a_killed_training_can_be_resumed(trained: tuple[Path, Any], tmp_path: Path) -> None:
-    rows, out = tmp_path / "rows.jsonl", tmp_path / "model"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
-    code = f"""
-import os, signal
-from skyinfer.train import fitting, train_rows
-fitting._SNAPSHOT_SECONDS = 0.0
-def kill(what, done, total):
-    if done == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-train_rows({str(rows)!r}, {str(out)!r}, **{QUICK!r}, held_out=0.4, progress=kill)
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
-    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
-    train_rows(rows, out, **QUICK, held_out=0.4)
-    assert contents(out) == contents(trained[0])
-
-
-def test_two_trainings_do_not_mix(trained: tuple[Path, Any], tmp_path: Path) -> None:
-    """Neither in one process nor of two; the second one is refused before it reads a row or touches anything."""
-    out, refused = tmp_path / "model", 0
-    code = f"""
-from skyinfer.train import train_rows
-train_rows(iter([]), {str(out)!r}, force=True)
-"""
-
-    def never() -> Any:
-        raise AssertionError("read")
-        yield
-
-    def another() -> None:
-        nonlocal refused
-        before = sorted(out.rglob("*"))
-        with pytest.raises(SkyinferError, match=f"^another training is at work in {re.escape(str(out))}$"):
-            train_rows(never(), out, force=True)
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        assert f"another training is at work in {out}" in result.stderr
-        assert sorted(out.rglob("*")) == before
-        refused += 1
-
-    train_rows(ROWS, out, **QUICK, held_out=0.4, progress=stopping_at(3, another))
-    assert refused == 1
-    assert contents(out) == contents(trained[0])
-    assert not (out / "training").exists()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
-def test_a_lock_of_a_file_that_is_gone_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that ends between another's opening and locking of the file takes the file along."""
-    out, original, calls = tmp_path / "model", directory._lock, 0
-
-    def late(file: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            (out / "training" / "lock").unlink()
-            (out / "training").rmdir()
-        original(file)
-
-    monkeypatch.setattr(directory, "_lock", late)
-    with directory.alone_in(out):
-        assert calls == 2
-        monkeypatch.undo()
-        with pytest.raises(SkyinferError, match="another training"), directory.alone_in(out):
-            pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpoint_that_appears_meanwhile_is_not_replaced(
-    trained: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, original = tmp_path / "model", directory._lock
-
-    def late(file: int) -> None:
-        original(file)
-        shutil.copytree(trained[0], out, dirs_exist_ok=True)
-
-    monkeypatch.setattr(directory, "_lock", late)
-    with pytest.raises(FileExistsError, match="holds a checkpoint already"):
-        train_rows(ROWS, out, **QUICK, seed=1)
-    assert contents(out) == contents(trained[0])
-    assert not (out / "training").exists()
-
-
-@pytest.mark.usefixtures("every_step")
-def test_an_unfinished_training_is_not_lost_by_mistake(tmp_path: Path) -> None:
-    out = tmp_path / "model"
-    with pytest.raises(Stop):
-        train_rows(ROWS, out, **QUICK, progress=stopping_at(3, stop))
-    before = (out / "training" / "snapshot.pt").read_bytes()
-    with pytest.raises(FormatError, match="of other rows or options"):
-        train_rows(ROWS[:-1], out, **QUICK)
-    with pytest.raises(FormatError, match="of other rows or options"):
-        train_rows(ROWS, out, **QUICK, lr=1e-3)
-    with pytest.raises(FileExistsError, match="holds an unfinished training"):
-        train_rows(ROWS, out, **QUICK, resume=False)
-    with pytest.raises(RowsError):
-        train_rows([{}], out, **QUICK)
-    assert (out / "training" / "snapshot.pt").read_bytes() == before
-    (out / "training" / "snapshot.pt").write_bytes(before[: len(before) // 2])
-    with pytest.raises(FormatError, match="not a snapshot of a training"):
-        train_rows(ROWS, out, **QUICK)
-    train_rows(ROWS, out, **QUICK, force=True)
-    assert skyinfer.load(out)
-
-
 # ------------------------------------------------------------------------------------------------ faults
-
-
-def test_a_checkpoint_is_replaced_only_when_forced(trained: tuple[Path, Any], tmp_path: Path) -> None:
-    out = tmp_path / "model"
-    shutil.copytree(trained[0], out)
-    with pytest.raises(FileExistsError, match="replaced only when forced"):
-        train_rows(ROWS, out, **QUICK)
-    with pytest.raises(SkyinferError, match="all rows are about one state"):
-        train_rows(ROWS[:1], out, **QUICK, force=True)
-    assert contents(out) == contents(trained[0])
-    train_rows(ROWS, out, **QUICK, held_out=0.4, seed=1, force=True)
-    assert contents(out) != contents(trained[0])
-    assert skyinfer.load(out)
-
-
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RowsError):
-        train_rows([{}], tmp_path / "model")
-    with pytest.raises(SkyinferError, match="one state"):
-        train_rows(ROWS[:1], tmp_path / "model")
-    with pytest.raises(RowsError, match="options fit"):
-        train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16, "head_max_len": 16}))
-    monkeypatch.setattr(fitting, "cross_entropy", lambda logits, _: logits.sum() * torch.inf)
-    with pytest.raises(FloatingPointError, match="try a lower learning rate"):
-        train_rows(ROWS, tmp_path / "model", **QUICK)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -409,6 +177,25 @@ def test_a_head_longer_than_the_checkpoint_reads_is_refused(trained: tuple[Path,
 def test_an_empty_path_of_a_directory_asks_for_one(tmp_path: Path, option: str) -> None:
     with pytest.raises(FormatError, match=r"^'': the path is empty; name a directory$"):
         train_rows(ROWS, **({"out": tmp_path / "model"} | {option: ""}))
+
+
+def test_both_ways_to_train_show_the_same_options() -> None:
+    """As `help` does: none is hidden behind a `**`."""
+    shown = {
+        function: {
+            name: (one.default, one.annotation)
+            for name, one in inspect.signature(function).parameters.items()
+            if one.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        for function in (train, train_rows)
+    }
+    assert shown[train] == shown[train_rows]
+    assert {"size", "epochs", "progress"} <= shown[train].keys()
+    for function, named in shown.items():
+        text = pydoc.render_doc(function)
+        assert "**" not in text
+        for name in named:
+            assert re.search(rf"^        (\w+, )*{name}\b(, \w+)*: ", text, re.M), name
 
 
 def test_a_teachers_bad_answers_are_told_at_once(tmp_path: Path) -> None:
@@ -467,50 +254,40 @@ def test_a_painted_checkpoint_can_be_trained_further(tmp_path: Path) -> None:
     for key, scores in ours.logits(STATES[3], QUESTIONS).items():
         # F16 in place of BF16 loses nothing here
         assert scores == pytest.approx(theirs.logits(STATES[3], QUESTIONS)[key], abs=1e-2)
-    with pytest.raises(FormatError, match="only a Laya checkpoint"):
+    with pytest.raises(FormatError, match="not a Laya checkpoint"):
         train_rows(ROWS, tmp_path / "other", init=tmp_path)
 
 
+def test_other_tensors_and_stray_files_do_not_matter(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    """Tensors that no answer depends on may be of any number type, and files that nothing names are not read."""
+    from safetensors.numpy import load_file, save_file
+
+    plain, odd = tmp_path / "plain", tmp_path / "odd"
+    shutil.copytree(trained[0], plain)
+    shutil.copytree(trained[0], odd)
+    tensors = load_file(odd / "model.safetensors")
+    assert not tensors["act_head.2.bias"].any()
+    tensors["temperature"] = tensors["temperature"].astype(np.float64) * 1e300
+    tensors["act_head.0.bias"] = tensors["act_head.0.bias"].astype(np.int64) + 7
+    halves = [{k: v for i, (k, v) in enumerate(sorted(tensors.items())) if i % 2 == half} for half in range(2)]
+    (odd / "model.safetensors").unlink()
+    for half, name in zip(halves, ("model-00001.safetensors", "model-00002.safetensors"), strict=True):
+        save_file(half, odd / name)
+    index = {name: f"model-0000{i + 1}.safetensors" for i, half in enumerate(halves) for name in half}
+    (odd / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}), "utf-8")
+    save_file({"scorer.3.bias": np.full(1, 9.0, np.float32)}, odd / "stray.safetensors")
+    short: dict[str, Any] = {"epochs": 0.5, "held_out": 0.4}
+    train_rows(ROWS, tmp_path / "a", init=plain, **short)
+    train_rows(ROWS, tmp_path / "b", init=odd, **short)
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("b", "a"))
+    for name, values in theirs.items():
+        if name not in ("temperature", "act_head.0.bias"):
+            assert np.array_equal(ours[name], values), name
+    assert np.isinf(ours["temperature"]).all()
+    assert (ours["act_head.0.bias"] == 7).all()
+
+
 # --------------------------------------------------------------------------------------------- the command
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_leaves_something_to_resume(trained: tuple[Path, Any], tmp_path: Path) -> None:
-    rows, out = tmp_path / "rows.jsonl", tmp_path / "model"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
-    command = [sys.executable, "-m", "skyinfer", "train", str(rows), "-o", str(out), "--held-out", "0.4"]
-    for name, value in QUICK.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    # every step takes a while, or it might be over before the signal comes
-    code = f"""
-import sys, time
-from skyinfer.command.main import main
-from skyinfer.train import fitting
-step = fitting.Fit.step
-def slow(*arguments):
-    if "--resume" not in sys.argv:
-        print("step", flush=True)
-        time.sleep(0.2)
-    return step(*arguments)
-fitting.Fit.step = slow
-sys.exit(main({command[3:]!r} + sys.argv[1:]))
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(3):
-            process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said == "skyinfer: interrupted; --resume goes on from here\n"
-    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert again.returncode == 1
-    assert "holds an unfinished training; --resume goes on with it, --force starts over" in again.stderr
-    resumed = [sys.executable, "-c", code, "--resume"]
-    subprocess.run(resumed, capture_output=True, timeout=60, check=True)
-    assert contents(out) == contents(trained[0])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

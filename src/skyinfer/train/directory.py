@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import FormatError, SkyinferError
-from .writing import AGENT, OWN, SCRATCH
+from .writing import AGENT, OWN, SCRATCH, is_moving, remove, settle
 
 if sys.platform == "win32":
     import msvcrt
@@ -62,23 +61,24 @@ def alone_in(out: Path) -> Iterator[None]:
     lock = scratch / "lock"
     file = _locked(lock, out)
     try:
+        settle(out)
         yield
     finally:
         # others are kept out until all is removed
-        if not snapshot_of(out).exists():
+        if not snapshot_of(out).exists() and not is_moving(out):
             with contextlib.suppress(OSError):
                 for entry in list(scratch.iterdir()):
                     if entry != lock:
-                        _remove(entry)
+                        remove(entry)
             if is_new and not (out / AGENT).exists():
                 for name in OWN - {SCRATCH}:
-                    _remove(out / name)
+                    remove(out / name)
         if sys.platform == "win32":
             # an open file cannot be removed there, and one that another has opened stays
             os.close(file)
-            _remove(lock)
+            remove(lock)
         else:
-            _remove(lock)
+            remove(lock)
             os.close(file)
         # not where another one has begun meanwhile: then they are not empty
         with contextlib.suppress(OSError):
@@ -111,11 +111,3 @@ def _locked(path: Path, out: Path) -> int:
             os.close(file)
             raise
         os.close(file)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()

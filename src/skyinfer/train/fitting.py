@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import FormatError
+from ..errors import FormatError, SkyinferError
 from ..files.whole_file import WholeFile
 from .directory import SnapshotError
 from .encoding import Chunk, Encoded
@@ -212,17 +213,49 @@ class Fit:
             content = torch.load(path, map_location="cpu", weights_only=True)
             if content["fingerprint"] != fingerprint:
                 raise SnapshotError(f"{path}: holds a training of other rows or options, which alone go on with it")
-            for name, values in content["weights"].items():
-                with torch.no_grad():
-                    self.network.weights[name].copy_(values)
-            self._optimizer.restore(content["optimizer"])
-            self.standing = Standing(content["step"], content["seconds"], content["losses"])
-        except (FormatError, OSError):
+            standing = Standing(int(content["step"]), float(content["seconds"]), list(map(float, content["losses"])))
+            self._check(standing, content["weights"])
+            self._optimizer.check(content["optimizer"])
+        except (FormatError, OSError, MemoryError):
             raise
         except Exception as error:
             # of an empty file torch says nothing
             reason = f" ({error})" if str(error) else ""
             raise SnapshotError(f"{path}: not a snapshot of a training{reason}") from error
+        # everything fits: a snapshot that is refused has changed nothing
+        self._torn = True
+        with torch.no_grad():
+            for name, values in content["weights"].items():
+                self.network.weights[name].copy_(values)
+        self._optimizer.restore(content["optimizer"])
+        self.standing = standing
+        self._torn = False
+
+    def _check(self, standing: Standing, weights: Mapping[str, Tensor]) -> None:
+        if not 0 < standing.step <= self.plan.n_steps or len(standing.losses) != standing.step:
+            raise ValueError(f"step {standing.step} of {self.plan.n_steps}, {len(standing.losses)} losses")
+        if weights.keys() != self.network.weights.keys():
+            raise ValueError("its weights are those of another model")
+        for name, mine in self.network.weights.items():
+            if weights[name].shape != mine.shape or weights[name].dtype != mine.dtype:
+                raise ValueError(f"tensor {name}: expected {list(mine.shape)}, found {list(weights[name].shape)}")
+
+
+@contextmanager
+def kept(fit: Fit, snapshot: Path, fingerprint: str) -> Iterator[None]:
+    """Take a snapshot of what was learned when an exception such as Ctrl-C's ends the block; none where the same would
+    happen again. Whoever kills the process loses what came after the last snapshot."""
+    try:
+        yield
+    except (FloatingPointError, SkyinferError):
+        raise
+    except BaseException:
+        try:
+            fit.save(snapshot, fingerprint)
+        except OSError as error:
+            # what ended the training is worth more than this
+            warnings.warn(f"no snapshot could be written: {error}", RuntimeWarning, stacklevel=3)
+        raise
 
 
 def run(
@@ -232,23 +265,16 @@ def run(
     fingerprint: str,
     progress: Callable[[str, int, int], None],
 ) -> None:
-    """Train to the end. A snapshot is taken now and then, and when an exception such as Ctrl-C's ends the training;
-    whoever kills the process loses what came after the last one."""
+    """Train to the end, and take a snapshot now and then."""
     pause, last = _SNAPSHOT_SECONDS, time.monotonic()
-    try:
-        while not fit.done:
-            loss = fit.step(threads)
-            progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
-            now = time.monotonic()
-            if now - last >= pause and not fit.done:
-                fit.save(snapshot, fingerprint)
-                last = time.monotonic()
-                pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
-    except FloatingPointError:
-        raise
-    except BaseException:
-        fit.save(snapshot, fingerprint)
-        raise
+    while not fit.done:
+        loss = fit.step(threads)
+        progress(f"loss {loss:.4f}", fit.standing.step, fit.plan.n_steps)
+        now = time.monotonic()
+        if now - last >= pause and not fit.done:
+            fit.save(snapshot, fingerprint)
+            last = time.monotonic()
+            pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
 
 
 def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers) -> dict[int, np.ndarray]:

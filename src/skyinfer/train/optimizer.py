@@ -70,12 +70,33 @@ class Optimizer:
             weights.grad = None
 
     def state(self) -> dict[str, Any]:
-        return {"momenta": list(self._momenta.values()), "adam": self._adam.state_dict()}
+        """What a snapshot holds of it."""
+        return {"momenta": list(self._momenta.values()), "adam": self._adam.state_dict()["state"]}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Make sure that `restore` can take `state`: it changes nothing.
+
+        Raises:
+            ValueError: it is of other weights. (Or KeyError or TypeError: it is no state.)
+        """
+        momenta, adam = state["momenta"], state["adam"]
+        expected = [size for group in self._adam.param_groups for size in (values.shape for values in group["params"])]
+        same = [values.shape for values in momenta] == [values.shape for values in self._momenta.values()]
+        # before the first update there is none
+        same = same and set(adam) in ({}.keys(), set(range(len(expected))))
+        for number, own in adam.items():
+            same = same and own["exp_avg"].shape == own["exp_avg_sq"].shape == expected[number]
+            same = same and own["step"].numel() == 1
+        tensors = [*momenta, *(values for own in adam.values() for values in own.values())]
+        if not same or any(values.dtype != torch.float32 for values in tensors):
+            raise ValueError("the optimizer's moments are those of other weights")
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, which has passed `check`."""
         for mine, kept in zip(self._momenta.values(), state["momenta"], strict=True):
             mine.copy_(kept)
-        self._adam.load_state_dict(state["adam"])
+        # rates and decay are this training's own
+        self._adam.load_state_dict({"state": state["adam"], "param_groups": self._adam.state_dict()["param_groups"]})
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ Both give configuration files, a tokenizer (written at once, because sequences a
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import FormatError, SkyinferError
-from ..files.checkpoint import Checkpoint
-from ..files.config import ModelConfig
-from ..files.safetensors import map_tensors
+from ..errors import SkyinferError
+from ..files.checkpoint.initial import read_initial
 from ..text.template import PromptTemplate, laya_template
 from .encoding import texts_of
 from .network import Shape, initial_weights
@@ -27,7 +24,7 @@ from .options import Options
 from .rows import Dataset
 from .sizes import SIZES
 from .vocabulary import ROLES, learn_tokenizer, tokenizer_config
-from .writing import ACT_COSTS, AGENT, ENCODER, TOKENIZER, WEIGHTS, encoder_config, unused_tensors, write_json
+from .writing import ACT_COSTS, TOKENIZER, encoder_config, unused_tensors, write_json
 
 # A tokenizer is learned from the examples of this many states.
 _TOKENIZER_STATES = 20_000
@@ -42,7 +39,7 @@ class Start:
         weights: float32, by the checkpoint's names, in the shapes of `Shape.tensors`; training changes them in place.
         encoder, agent: contents of encoder/config.json and rl_agent_config.json.
         max_len, head_max_len: tokens of a sequence, and of question and options in it.
-        unused: float16 tensors of the checkpoint that no answer depends on.
+        unused: tensors of the checkpoint that no answer depends on, as they are written.
     """
 
     shape: Shape
@@ -94,36 +91,25 @@ def from_checkpoint(directory: Path, options: Options, staged: Path) -> Start:
         FormatError: it is none, or a faulty one.
         OptionError: `options.head_max_len` is more than the model reads.
     """
-    if directory.is_dir() and not (directory / AGENT).exists():
-        raise FormatError(f"{directory}: {AGENT} is missing; only a Laya checkpoint can be trained further")
-    with Checkpoint.open(directory) as checkpoint:
-        config = ModelConfig.from_source(checkpoint)
-        options.check_head(options.max_len or config.max_tokens)
-        shape = Shape(
-            config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
-            config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
-            config.rope_base_local, config.activation,
-        )  # fmt: skip
-    single = directory / WEIGHTS
-    files = [single] if single.exists() else sorted(directory.glob("*.safetensors"))
-    stored = {
-        name: _float32(tensor.data, tensor.dtype, tensor.shape) for file in files for name, tensor in map_tensors(file)
-    }
-    weights = {name: torch.from_numpy(stored.pop(name)) for name, _ in shape.tensors()}
-    unused = {name: as_float16(name, values) for name, values in stored.items()}
-    for file in (directory / TOKENIZER).iterdir():
-        if file.is_file():
-            shutil.copyfile(file, staged / TOKENIZER / file.name)
-    encoder = json.loads((directory / ENCODER / "config.json").read_text("utf-8"))
-    agent = json.loads((directory / AGENT).read_text("utf-8"))
+    initial = read_initial(directory)
+    config = initial.config
+    max_len = options.max_len or config.max_tokens
+    options.check_head(max_len)
+    shape = Shape(
+        config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
+        config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
+        config.rope_base_local, config.activation,
+    )  # fmt: skip
+    for file in initial.tokenizer_files:
+        shutil.copyfile(file, staged / TOKENIZER / file.name)
     return Start(
         shape,
-        weights,
-        encoder,
-        agent,
-        options.max_len or config.max_tokens,
+        {name: torch.from_numpy(initial.weights[name]) for name, _ in shape.tensors()},
+        initial.encoder,
+        initial.agent,
+        max_len,
         options.head_max_len or config.max_head_tokens,
-        unused,
+        {name: _smallest(values) for name, values in initial.unused.items()},
     )
 
 
@@ -133,19 +119,18 @@ def as_float16(name: str, values: np.ndarray) -> np.ndarray:
     Raises:
         SkyinferError: one is NaN or too large.
     """
-    if not np.abs(values).max(initial=0.0) < 65520.0:  # NaN is not
+    if not _fits_float16(values):
         raise SkyinferError(f"tensor {name}: a weight is too large for F16, or is NaN")
     return values.astype(np.float16)
 
 
-def _float32(data: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of a safetensors file that `Checkpoint.open` has passed, copied. data: uint8 [n_bytes]."""
-    if dtype == "BF16":
-        values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = data.view({"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
-    out: np.ndarray = values.reshape(shape).copy()
-    return out
+def _fits_float16(values: np.ndarray) -> bool:
+    return bool(np.abs(values).max(initial=0.0) < 65520.0)  # NaN is not
+
+
+def _smallest(values: np.ndarray) -> np.ndarray:
+    """float32 values of any shape as float16 where that holds them: nothing is computed with them."""
+    return values.astype(np.float16) if _fits_float16(values) else values
 
 
 def _texts(dataset: Dataset, template: PromptTemplate) -> Iterator[str]:

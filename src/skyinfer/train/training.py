@@ -47,7 +47,7 @@ try:
 except ImportError as error:
     raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
-from .fitting import Fit, Plan, run, scores, workers
+from .fitting import Fit, Plan, kept, run, scores, workers
 from .network import Network
 from .start import Start, as_float16, from_checkpoint, new_model
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ..schema import Questions
 
 # Goes into every fingerprint: a snapshot of another version's training is not continued.
-_FORMAT = 1
+_FORMAT = 2
 
 _WEIGHT_DECAY, _WARMUP = 0.05, 0.05
 
@@ -135,7 +135,21 @@ def train(
     questions: Questions,
     states: Iterable[Any],
     out: str | os.PathLike[str],
-    **options: Any,
+    *,
+    size: str = "pico",
+    vocab_size: int | None = None,
+    max_len: int | None = None,
+    head_max_len: int | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    held_out: float | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    init: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    force: bool = False,
+    progress: ProgressCall | None = None,
 ) -> Report:
     """Train a model to answer as a function does.
 
@@ -143,14 +157,43 @@ def train(
         teacher: gives the answers to a state, by question id: labels or distributions, as in a row.
         questions: as in a request.
         states: what to ask the teacher about.
-        out, options: as for `train_rows`.
+        out: the directory to write. While training goes on it holds a snapshot to resume from, in `training`.
+        size: a name of `SIZES`. Not used with `init`.
+        vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
+        max_len, head_max_len: longest sequence, and what question and options may take of it.
+        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 200.
+        batch_size: examples (one question about one state) in an update. Default 128, less for few examples.
+        lr: highest learning rate.
+        held_out: fraction of the states that is kept back for temperatures and report. Default a tenth, at most 10,000
+            states; 0 keeps none.
+        seed: same seed, rows and options: same bytes, for any number of threads, on one machine and version of torch.
+        threads: default the CPUs that the process may use.
+        init: a checkpoint directory to start from: its weights, sizes and tokenizer.
+        resume: go on with an unfinished training of the same rows and options in `out`.
+        force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
+        progress: called with what is being done, steps done, and steps in all.
 
     Raises:
         RowsError: the teacher gave answers that are none; tells all of them.
         As `train_rows`, and whatever the teacher raises.
     """
     return train_rows(
-        ({"state": state, "questions": questions, "answers": teacher(state)} for state in states), out, **options
+        ({"state": state, "questions": questions, "answers": teacher(state)} for state in states),
+        out,
+        size=size,
+        vocab_size=vocab_size,
+        max_len=max_len,
+        head_max_len=head_max_len,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        held_out=held_out,
+        seed=seed,
+        threads=threads,
+        init=init,
+        resume=resume,
+        force=force,
+        progress=progress,
     )
 
 
@@ -172,22 +215,21 @@ class _Training:
         encoded = encode(self.dataset, builder, pad, start.max_len)
         self._look_at(encoded)
         is_held = held_back[encoded.state]
-        learned, kept = np.flatnonzero(~is_held), np.flatnonzero(is_held)
+        learned, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
         plan = self._plan(len(learned))
         fingerprint = self._fingerprint(encoded, plan, start)
         network = Network(start.shape, start.weights)
         fit = Fit(network, encoded, learned, example_weights(encoded, learned), plan)
         self._take_up(fit, fingerprint, resume, force)
-        with workers(self.threads) as threads:
+        with kept(fit, snapshot_of(self.out), fingerprint), workers(self.threads) as threads:
             run(fit, threads, snapshot_of(self.out), fingerprint, self.progress)
             # what is measured is what is written
             stored = {name: as_float16(name, values.detach().numpy()) for name, values in network.weights.items()}
             network = Network(start.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
-            found = scores(network, encoded, kept, threads)
-        scored = by_question(encoded, found)
-        temperatures = temperatures_of(encoded, scored)
-        questions = reports_of(encoded, scored, temperatures)
-        return self._write(start, stored, temperatures, questions, fit, int(held_back.sum()), len(learned))
+            scored = by_question(encoded, scores(network, encoded, held, threads))
+            temperatures = temperatures_of(encoded, scored)
+            questions = reports_of(encoded, scored, temperatures)
+            return self._write(start, stored, temperatures, questions, fit, int(held_back.sum()), len(learned))
 
     # ------------------------------------------------------------------------------------ beginning
 
@@ -251,7 +293,7 @@ class _Training:
         return digest.hexdigest()
 
     def _take_up(self, fit: Fit, fingerprint: str, resume: bool, force: bool) -> None:
-        """Go on from a snapshot, where there is one."""
+        """Go on from a snapshot, where there is one. One that is forced out stays until another takes its place."""
         snapshot = snapshot_of(self.out)
         if not snapshot.exists():
             return
@@ -266,7 +308,6 @@ class _Training:
             raise UnfinishedError(
                 errno.EEXIST, "holds an unfinished training; resume goes on with it, force starts over", str(self.out)
             )
-        snapshot.unlink()
 
     # --------------------------------------------------------------------------------------- ending
 

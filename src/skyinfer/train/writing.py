@@ -6,6 +6,8 @@ is written under other names first; the directory is a checkpoint once rl_agent_
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -22,6 +24,8 @@ from .report import PLOT_NAME, REPORT_NAME
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
 # what an unfinished training keeps in its output directory
 SCRATCH = "training"
+# where an older checkpoint is moved to piece by piece, and the name of that once it holds all of it
+_LEAVING, _REPLACED = f"{SCRATCH}/leaving", f"{SCRATCH}/replaced"
 # all that a training writes there
 OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
 
@@ -87,6 +91,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """`tensors` of any number types and shapes, as they are."""
     from safetensors.numpy import save
 
     content = save({name: np.ascontiguousarray(values) for name, values in tensors.items()}, {"format": "pt"})
@@ -104,8 +109,6 @@ def check_place(out: Path, *, force: bool) -> None:
         SkyinferError: it holds other things, which are never removed.
         OSError: it is no directory, or its parent is missing.
     """
-    import errno
-
     if not out.exists() and not out.is_symlink():
         if not out.absolute().parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, f"there is no directory {out.absolute().parent}", str(out))
@@ -118,18 +121,53 @@ def check_place(out: Path, *, force: bool) -> None:
         raise SkyinferError(f"{out}: holds {foreign[0]!r}, which is no part of a checkpoint; name another directory")
     if (out / SCRATCH).exists() and not (out / SCRATCH).is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "is not a directory", str(out / SCRATCH))
-    if standing - {SCRATCH} and not force:
+    # a move that was interrupted is undone first, under the lock
+    if standing - {SCRATCH} and not force and not is_moving(out):
         raise FileExistsError(errno.EEXIST, "holds a checkpoint already; it is replaced only when forced", str(out))
 
 
+def is_moving(out: Path) -> bool:
+    """Whether a move of `place` was interrupted there."""
+    return (out / _LEAVING).exists() or (out / _REPLACED).exists()
+
+
 def place(staged: Path, out: Path) -> None:
-    """Move a complete checkpoint from `staged`, inside `out`, to its place."""
-    # without this file an interrupted move leaves no checkpoint, and not half of two
-    (out / AGENT).unlink(missing_ok=True)
-    for name in (ENCODER, TOKENIZER):
-        if (out / name).is_dir():
-            shutil.rmtree(out / name)
-    (out / PLOT_NAME).unlink(missing_ok=True)
-    names = sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == AGENT)
-    for name in names:
-        os.replace(staged / name, out / name)
+    """Move a complete checkpoint from `staged`, inside `out`, to its place. What stands there makes way, and comes back
+    where that fails."""
+    (out / _LEAVING).mkdir()
+    try:
+        # the configuration goes first and comes last: in between there is no checkpoint, and not half of two
+        for name in sorted(OWN - {SCRATCH}, key=lambda name: name != AGENT):
+            if os.path.lexists(out / name):
+                os.replace(out / name, out / _LEAVING / name)
+        os.replace(out / _LEAVING, out / _REPLACED)
+        for name in sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == AGENT):
+            os.replace(staged / name, out / name)
+    finally:
+        settle(out)
+
+
+def settle(out: Path) -> None:
+    """End a move of `place` that was interrupted, even by a process's end: a checkpoint that is whole stays, else the
+    one before comes back. This may be interrupted, too."""
+    leaving, replaced = out / _LEAVING, out / _REPLACED
+    if replaced.exists():
+        if (out / AGENT).exists():
+            remove(replaced)
+            return
+        for name in OWN - {SCRATCH}:
+            remove(out / name)
+        os.replace(replaced, leaving)
+    if leaving.exists():
+        for entry in sorted(leaving.iterdir(), key=lambda entry: entry.name == AGENT):
+            os.replace(entry, out / entry.name)
+        leaving.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all that it holds, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
