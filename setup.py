@@ -17,7 +17,17 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = "skyinfer.core.border"
-CORE_SOURCES = ["model.c", "plan.c", "forward.c", "pool.c", "cpu.c", "dispatch.c", "kernels/portable.c"]
+CORE_SOURCES = [
+    "memory.c",
+    "pack.c",
+    "model.c",
+    "plan.c",
+    "forward.c",
+    "pool.c",
+    "cpu.c",
+    "dispatch.c",
+    "kernels/portable.c",
+]
 
 
 class IsaRow(NamedTuple):

@@ -63,8 +63,7 @@ static sky_status check_batch(sky_plan *plan, const sky_batch *b)
 /* ---- steps ---- */
 
 /* part NULL: the activation is a name of its own, "output_norm" */
-static void trace(const sky_plan *plan, const char *room, int i, const char *part, const float *data, int rows, int cols,
-                  int stride)
+static void trace(const sky_plan *plan, const char *room, int i, const char *part, sky_matrix values)
 {
     if (!plan->trace)
         return;
@@ -73,7 +72,7 @@ static void trace(const sky_plan *plan, const char *room, int i, const char *par
         snprintf(name, sizeof name, "%s.%d.%s", room, i, part);
     else
         snprintf(name, sizeof name, "%s", room);
-    plan->trace(plan->trace_context, name, data, rows, cols, stride);
+    plan->trace(plan->trace_context, name, values.data, values.rows, values.cols, values.stride);
 }
 
 /* A step over n_items that do not touch each other's results, on the threads of the run where it is work enough. */
@@ -106,14 +105,16 @@ static void multiply_panels(void *context, int thread, int begin, int end)
     step->kernels->gemm_f32(&step->gemm, begin, end);
 }
 
-/* c [m, w->n] = epilogue(a [m, w->k] @ w^T + bias) + residual */
-static void linear(const sky_plan *plan, const sky_linear *w, int m, const float *a, int lda, const float *residual,
-                   float *c, int ldc, sky_epilogue epilogue)
+static const sky_matrix nothing; /* no residual */
+
+/* c [m, n] = epilogue(a [m, k] @ w^T + bias) + residual, w [n, k]; a gated w gives c [m, n / 2] */
+static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_matrix residual, sky_matrix c,
+                   sky_epilogue epilogue)
 {
     const sky_kernels *kernels = &plan->model->kernels;
-    const int n_panels = (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
-    product_step step = {kernels, {m, w->n, w->k, a, lda, w->panels, w->bias, residual, ldc, c, ldc, epilogue}};
-    share(plan, (int64_t)m * w->n * w->k, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
+    const int n_panels = sky_n_panels(kernels, w);
+    product_step step = {kernels, {a, w->panels, w->bias, residual, c, epilogue}};
+    share(plan, (int64_t)a.rows * w->n * w->k, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
 }
 
 typedef struct {
@@ -126,146 +127,142 @@ static void norm_rows(void *context, int thread, int begin, int end)
     const norm_step *step = context;
     sky_norm part = step->norm;
     (void)thread;
-    part.rows = end - begin;
-    part.x += (size_t)begin * part.ldx;
-    part.y += (size_t)begin * part.ldy;
+    part.x = sky_rows(part.x, begin, end - begin);
+    part.y = sky_rows(part.y, begin, end - begin);
     step->kernels->layer_norm(&part);
 }
 
-static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *bias, float eps, int rows, const float *x,
-                 float *y)
+/* y [n, d] = LN(x [n, d]) * weight + bias */
+static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *bias, float eps, sky_matrix x, sky_matrix y)
 {
-    norm_step step = {&plan->model->kernels,
-                      {rows, plan->model->params.d_model, x, plan->stride, w->weight, bias, eps, y, plan->stride}};
+    norm_step step = {&plan->model->kernels, {x, w->weight, bias, eps, y}};
     const int64_t passes = 4; /* over a row, which take about as long as products of so many columns */
-    share(plan, passes * rows * plan->model->params.d_model, rows, chunk_of(plan, rows), norm_rows, &step);
+    share(plan, passes * x.rows * x.cols, x.rows, chunk_of(plan, x.rows), norm_rows, &step);
 }
 
-/* Attention of every sequence and head. q [queries of the batch, d]: sequence s asks query_offsets[s] to query_offsets[s + 1];
- * keys and values of all tokens lie in plan->qkv. */
+/* Attention of every sequence and head. Sequence s asks by the rows query_offsets[s] to query_offsets[s + 1] of q [.., d], and the
+ * same rows of mixed [.., d] take what it hears; its keys and values are the rows of kv [n_tokens, 2 d] of its tokens. */
 typedef struct {
     const sky_plan *plan;
     const sky_batch *batch;
     int n_heads;
     const sky_rope *rope; /* NULL: no positions */
     int window;
-    const float *q;
-    int ldq;
+    sky_matrix q;
     const int32_t *query_offsets;
-    float *mixed;
+    sky_matrix kv;
+    sky_matrix mixed;
 } attention_step;
 
 /* Items are the heads of the first sequence, then those of the next. */
 static void attend_heads(void *context, int thread, int begin, int end)
 {
     const attention_step *step = context;
-    const sky_plan *plan = step->plan;
-    const sky_batch *b = step->batch;
-    const int d = plan->model->params.d_model, d_head = d / step->n_heads;
+    const int d = step->mixed.cols, d_head = d / step->n_heads;
     for (int item = begin; item < end; item++) {
         const int s = item / step->n_heads, col = item % step->n_heads * d_head;
-        const float *keys = plan->qkv + (size_t)b->token_offsets[s] * plan->qkv_stride + d;
+        const int query = step->query_offsets[s], n_queries = step->query_offsets[s + 1] - query;
+        const int key = step->batch->token_offsets[s], n_keys = step->batch->token_offsets[s + 1] - key;
+        const sky_matrix kv = sky_rows(step->kv, key, n_keys);
         const sky_attention a = {
-            .n_queries = step->query_offsets[s + 1] - step->query_offsets[s],
-            .n_keys = b->token_offsets[s + 1] - b->token_offsets[s],
-            .d_head = d_head,
-            .q = step->q + (size_t)step->query_offsets[s] * step->ldq + col,
-            .ldq = step->ldq,
-            .k = keys + col,
-            .v = keys + d + col,
-            .ldkv = plan->qkv_stride,
-            .out = step->mixed + (size_t)step->query_offsets[s] * plan->stride + col,
-            .ldo = plan->stride,
+            .q = sky_cols(sky_rows(step->q, query, n_queries), col, d_head),
+            .k = sky_cols(kv, col, d_head),
+            .v = sky_cols(kv, d + col, d_head),
+            .out = sky_cols(sky_rows(step->mixed, query, n_queries), col, d_head),
             .rope_cos = step->rope ? step->rope->cos : NULL,
             .rope_sin = step->rope ? step->rope->sin : NULL,
             .window = step->window,
             .scale = 1.0f / sqrtf((float)d_head),
-            .scratch = plan->scratch + (size_t)thread * plan->scratch_stride,
+            .scratch = step->plan->scratch + (size_t)thread * step->plan->scratch_stride,
         };
-        plan->model->kernels.attention(&a);
+        step->plan->model->kernels.attention(&a);
     }
 }
 
-static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const sky_rope *rope, int window, const float *q,
-                   int ldq, const int32_t *query_offsets, float *mixed)
+static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const sky_rope *rope, int window, sky_matrix q,
+                   const int32_t *query_offsets, sky_matrix kv, sky_matrix mixed)
 {
-    attention_step step = {plan, b, n_heads, rope, window, q, ldq, query_offsets, mixed};
+    attention_step step = {plan, b, n_heads, rope, window, q, query_offsets, kv, mixed};
     int64_t pairs = 0;
     for (int s = 0; s < b->n_sequences; s++)
         pairs += (int64_t)(query_offsets[s + 1] - query_offsets[s]) * (b->token_offsets[s + 1] - b->token_offsets[s]);
-    share(plan, 2 * pairs * plan->model->params.d_model, b->n_sequences * n_heads, 1, attend_heads, &step);
+    share(plan, 2 * pairs * mixed.cols, b->n_sequences * n_heads, 1, attend_heads, &step);
 }
 
 /* ---- encoder ---- */
 
 /* rows [n, cols] = those of `table` [n_vocab, cols] that the token ids name */
-static void gather_tokens(const float *table, int cols, const int32_t *ids, int n, float *rows, int stride)
+static void gather_tokens(const float *table, const int32_t *ids, sky_matrix rows)
 {
-    for (int i = 0; i < n; i++)
-        memcpy(rows + (size_t)i * stride, table + (size_t)ids[i] * cols, (size_t)cols * sizeof(float));
+    for (int i = 0; i < rows.rows; i++)
+        memcpy(rows.data + (ptrdiff_t)i * rows.stride, table + (size_t)ids[i] * rows.cols, (size_t)rows.cols * sizeof(float));
 }
 
 static void embed(const sky_plan *plan, const sky_batch *b, int n)
 {
-    const int d = plan->model->params.d_model;
-    gather_tokens(plan->model->token_embd, d, b->token_ids, n, plan->x, plan->stride);
-    if (!plan->model->qkv_table)
-        norm(plan, &plan->model->token_embd_norm, NULL, plan->model->params.norm_eps, n, plan->x, plan->x);
-    trace(plan, "embd_norm", 0, NULL, plan->x, n, d, plan->stride);
+    const sky_model *m = plan->model;
+    const sky_matrix x = sky_rows(plan->x, 0, n);
+    gather_tokens(m->token_embd, b->token_ids, x);
+    if (!m->qkv_table)
+        norm(plan, &m->token_embd_norm, NULL, m->params.norm_eps, x, x);
+    trace(plan, "embd_norm", 0, NULL, x);
 }
 
 static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i)
 {
     const sky_model *m = plan->model;
     const sky_layer *l = &m->layers[i];
-    const int d = m->params.d_model, stride = plan->stride;
+    const int d = m->params.d_model;
+    const sky_matrix x = sky_rows(plan->x, 0, n), normed = sky_rows(plan->normed, 0, n), mixed = sky_rows(plan->mixed, 0, n);
+    const sky_matrix qkv = sky_rows(plan->qkv, 0, n), ff = sky_cols(sky_rows(plan->ff, 0, n), 0, m->params.d_ff);
     const sky_epilogue glu = m->params.activation == SKY_ACT_GELU ? SKY_EPILOGUE_GEGLU : SKY_EPILOGUE_SWIGLU;
-    const float *a = plan->x;
+
+    sky_matrix a = x; /* layer 0 takes the embedding as it is */
     if (l->attn_norm.weight) {
-        norm(plan, &l->attn_norm, NULL, m->params.norm_eps, n, plan->x, plan->normed);
-        trace(plan, "layer", i, "attn_norm", plan->normed, n, d, stride);
-        a = plan->normed;
+        norm(plan, &l->attn_norm, NULL, m->params.norm_eps, x, normed);
+        trace(plan, "layer", i, "attn_norm", normed);
+        a = normed;
     }
     if (i == 0 && m->qkv_table)
-        gather_tokens(m->qkv_table, 3 * d, b->token_ids, n, plan->qkv, plan->qkv_stride);
+        gather_tokens(m->qkv_table, b->token_ids, qkv);
     else
-        linear(plan, &l->attn_qkv, n, a, stride, NULL, plan->qkv, plan->qkv_stride, SKY_EPILOGUE_LINEAR);
-    trace(plan, "layer", i, "attn_qkv", plan->qkv, n, 3 * d, plan->qkv_stride);
+        linear(plan, &l->attn_qkv, a, nothing, qkv, SKY_EPILOGUE_LINEAR);
+    trace(plan, "layer", i, "attn_qkv", qkv);
     attend(plan, b, m->params.n_heads, l->is_global ? &m->rope_global : &m->rope_local,
-           l->is_global ? -1 : m->params.window, plan->qkv, plan->qkv_stride, b->token_offsets, plan->mixed);
-    trace(plan, "layer", i, "attn", plan->mixed, n, d, stride);
-    linear(plan, &l->attn_output, n, plan->mixed, stride, plan->x, plan->x, stride, SKY_EPILOGUE_LINEAR);
-    trace(plan, "layer", i, "attn_output", plan->x, n, d, stride);
+           l->is_global ? -1 : m->params.window, sky_cols(qkv, 0, d), b->token_offsets, sky_cols(qkv, d, 2 * d), mixed);
+    trace(plan, "layer", i, "attn", mixed);
+    linear(plan, &l->attn_output, mixed, x, x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "layer", i, "attn_output", x);
 
-    norm(plan, &l->ffn_norm, NULL, m->params.norm_eps, n, plan->x, plan->normed);
-    trace(plan, "layer", i, "ffn_norm", plan->normed, n, d, stride);
-    linear(plan, &l->ffn_up, n, plan->normed, stride, NULL, plan->ff, plan->ff_stride, glu);
-    trace(plan, "layer", i, "ffn", plan->ff, n, m->params.d_ff, plan->ff_stride);
-    linear(plan, &l->ffn_down, n, plan->ff, plan->ff_stride, plan->x, plan->x, stride, SKY_EPILOGUE_LINEAR);
-    trace(plan, "layer", i, "ffn_output", plan->x, n, d, stride);
+    norm(plan, &l->ffn_norm, NULL, m->params.norm_eps, x, normed);
+    trace(plan, "layer", i, "ffn_norm", normed);
+    linear(plan, &l->ffn_up, normed, nothing, ff, glu);
+    trace(plan, "layer", i, "ffn", ff);
+    linear(plan, &l->ffn_down, ff, x, x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "layer", i, "ffn_output", x);
 }
 
 /* x = LN(x) + type_emb[type of the row's question]: the type's embedding is the norm's bias */
 static void output_norm_with_type(const sky_plan *plan, const sky_batch *b, int n)
 {
-    const int d = plan->model->params.d_model;
+    const sky_model *m = plan->model;
     for (int s = 0; s < b->n_sequences; s++) {
-        float *x = plan->x + (size_t)b->token_offsets[s] * plan->stride;
-        norm(plan, &plan->model->output_norm, plan->model->token_types + (size_t)b->question_types[s] * d,
-             plan->model->params.norm_eps, b->token_offsets[s + 1] - b->token_offsets[s], x, x);
+        const sky_matrix x = sky_rows(plan->x, b->token_offsets[s], b->token_offsets[s + 1] - b->token_offsets[s]);
+        norm(plan, &m->output_norm, m->token_types + (size_t)b->question_types[s] * m->params.d_model, m->params.norm_eps, x, x);
     }
-    trace(plan, "typed", 0, NULL, plan->x, n, d, plan->stride);
+    trace(plan, "typed", 0, NULL, sky_rows(plan->x, 0, n));
 }
 
 /* ---- decision head ---- */
 
-static void gather_markers(const sky_plan *plan, const sky_batch *b, const float *rows, float *marker_rows)
+/* marker_rows [n_markers, d] = those of `rows` [n_tokens, d] where the markers lie */
+static void gather_markers(const sky_batch *b, sky_matrix rows, sky_matrix marker_rows)
 {
     for (int s = 0; s < b->n_sequences; s++)
         for (int i = b->marker_offsets[s]; i < b->marker_offsets[s + 1]; i++)
-            memcpy(marker_rows + (size_t)i * plan->stride,
-                   rows + (size_t)(b->token_offsets[s] + b->markers[i]) * plan->stride,
-                   (size_t)plan->model->params.d_model * sizeof(float));
+            memcpy(marker_rows.data + (ptrdiff_t)i * marker_rows.stride,
+                   rows.data + (ptrdiff_t)(b->token_offsets[s] + b->markers[i]) * rows.stride,
+                   (size_t)rows.cols * sizeof(float));
 }
 
 /* One block. Every row gives keys and values; all `n` rows ask, or in the last block only the markers do, whose residual
@@ -274,55 +271,58 @@ static void decision_block(const sky_plan *plan, const sky_batch *b, int n, int 
 {
     const sky_model *m = plan->model;
     const sky_block *w = &m->blocks[i];
-    const int d = m->params.d_model, stride = plan->stride;
-    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, n, plan->x, plan->normed);
-    trace(plan, "head", i, "attn_norm", plan->normed, n, d, stride);
-    linear(plan, &w->attn_kv, n, plan->normed, stride, NULL, plan->qkv + d, plan->qkv_stride, SKY_EPILOGUE_LINEAR);
+    const int d = m->params.d_model;
+    sky_matrix x = sky_rows(plan->x, 0, n), normed = sky_rows(plan->normed, 0, n), mixed = sky_rows(plan->mixed, 0, n);
+    sky_matrix q = sky_cols(sky_rows(plan->qkv, 0, n), 0, d), ff = sky_rows(plan->ff, 0, n);
+    const sky_matrix kv = sky_cols(sky_rows(plan->qkv, 0, n), d, 2 * d);
+    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, x, normed);
+    trace(plan, "head", i, "attn_norm", normed);
+    linear(plan, &w->attn_kv, normed, nothing, kv, SKY_EPILOGUE_LINEAR);
 
-    float *x = plan->x, *normed = plan->normed, *q = plan->qkv, *mixed = plan->mixed, *ff = plan->ff;
-    int rows = n, q_stride = plan->qkv_stride;
     const int32_t *query_offsets = b->token_offsets;
     if (is_last) {
-        x = plan->marker_x;
-        normed = plan->marker_normed;
-        q = plan->marker_q;
-        mixed = plan->marker_mixed;
-        ff = plan->marker_ff;
-        rows = b->marker_offsets[b->n_sequences];
-        q_stride = stride;
         query_offsets = b->marker_offsets;
-        gather_markers(plan, b, plan->x, x);
-        gather_markers(plan, b, plan->normed, normed);
+        const int n_markers = query_offsets[b->n_sequences];
+        gather_markers(b, x, plan->marker_x);
+        gather_markers(b, normed, plan->marker_normed);
+        x = sky_rows(plan->marker_x, 0, n_markers);
+        normed = sky_rows(plan->marker_normed, 0, n_markers);
+        q = sky_rows(plan->marker_q, 0, n_markers);
+        mixed = sky_rows(plan->marker_mixed, 0, n_markers);
+        ff = sky_rows(plan->marker_ff, 0, n_markers);
     }
-    linear(plan, &w->attn_q, rows, normed, stride, NULL, q, q_stride, SKY_EPILOGUE_LINEAR);
-    attend(plan, b, m->params.n_decision_heads, NULL, -1, q, q_stride, query_offsets, mixed);
-    trace(plan, "head", i, "attn", mixed, rows, d, stride);
-    linear(plan, &w->attn_output, rows, mixed, stride, x, x, stride, SKY_EPILOGUE_LINEAR);
-    trace(plan, "head", i, "attn_output", x, rows, d, stride);
+    ff = sky_cols(ff, 0, 4 * d);
+    linear(plan, &w->attn_q, normed, nothing, q, SKY_EPILOGUE_LINEAR);
+    attend(plan, b, m->params.n_decision_heads, NULL, -1, q, query_offsets, kv, mixed);
+    trace(plan, "head", i, "attn", mixed);
+    linear(plan, &w->attn_output, mixed, x, x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "head", i, "attn_output", x);
 
-    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_DECISION_NORM_EPS, rows, x, normed);
-    trace(plan, "head", i, "ffn_norm", normed, rows, d, stride);
-    linear(plan, &w->ffn_up, rows, normed, stride, NULL, ff, plan->ff_stride, SKY_EPILOGUE_RELU);
-    trace(plan, "head", i, "ffn", ff, rows, 4 * d, plan->ff_stride);
-    linear(plan, &w->ffn_down, rows, ff, plan->ff_stride, x, x, stride, SKY_EPILOGUE_LINEAR);
-    trace(plan, "head", i, "ffn_output", x, rows, d, stride);
+    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_DECISION_NORM_EPS, x, normed);
+    trace(plan, "head", i, "ffn_norm", normed);
+    linear(plan, &w->ffn_up, normed, nothing, ff, SKY_EPILOGUE_RELU);
+    trace(plan, "head", i, "ffn", ff);
+    linear(plan, &w->ffn_down, ff, x, x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "head", i, "ffn_output", x);
 }
 
-/* logits = Linear_1(GELU(Linear_d(LN(x[markers])))) */
+/* logits [n_markers] = Linear_1(GELU(Linear_d(LN(x[markers])))) */
 static void score_markers(const sky_plan *plan, int n_markers, float *logits)
 {
     const sky_model *m = plan->model;
-    const int d = m->params.d_model;
-    norm(plan, &m->cls_norm, m->cls_norm.bias, SKY_DECISION_NORM_EPS, n_markers, plan->marker_x, plan->marker_normed);
-    trace(plan, "cls.norm", 0, NULL, plan->marker_normed, n_markers, d, plan->stride);
-    linear(plan, &m->cls, n_markers, plan->marker_normed, plan->stride, NULL, plan->marker_q, plan->stride,
-           SKY_EPILOGUE_GELU);
-    linear(plan, &m->cls_output, n_markers, plan->marker_q, plan->stride, NULL, logits, 1, SKY_EPILOGUE_LINEAR);
-    trace(plan, "logits", 0, NULL, logits, n_markers, 1, 1);
+    const sky_matrix normed = sky_rows(plan->marker_normed, 0, n_markers), hidden = sky_rows(plan->marker_q, 0, n_markers);
+    const sky_matrix scores = {logits, 1, n_markers, 1};
+    norm(plan, &m->cls_norm, m->cls_norm.bias, SKY_DECISION_NORM_EPS, sky_rows(plan->marker_x, 0, n_markers), normed);
+    trace(plan, "cls.norm", 0, NULL, normed);
+    linear(plan, &m->cls, normed, nothing, hidden, SKY_EPILOGUE_GELU);
+    linear(plan, &m->cls_output, hidden, nothing, scores, SKY_EPILOGUE_LINEAR);
+    trace(plan, "logits", 0, NULL, scores);
 }
 
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
 {
+    if (!plan || plan->state != SKY_STATE_OPEN)
+        return SKY_ERR_STATE;
     const sky_status status = check_batch(plan, batch);
     if (status != SKY_OK)
         return status;
@@ -341,7 +341,7 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     for (int i = 0; i < p->n_decision_blocks; i++)
         decision_block(plan, batch, n, i, i == p->n_decision_blocks - 1);
     if (p->n_decision_blocks == 0)
-        gather_markers(plan, batch, plan->x, plan->marker_x);
+        gather_markers(batch, plan->x, plan->marker_x);
     score_markers(plan, n_markers, logits);
     SKY_ATOMIC_ADD(n_running, -1);
     return SKY_OK;

@@ -1,4 +1,4 @@
-/* What model.c, plan.c and forward.c share: the structs behind the public handles. */
+/* What the files of the core share: the structs behind the public handles. */
 #ifndef SKY_INTERNAL_H
 #define SKY_INTERNAL_H
 
@@ -17,6 +17,8 @@ int sky_cpu_has(sky_cpu_feature feature);
 sky_status sky_kernels_select(const char *isa, sky_kernels *table);
 
 /* ---- model (model.c) ---- */
+
+typedef enum { SKY_STATE_FAILED = 0, SKY_STATE_OPEN, SKY_STATE_FROZEN } sky_state; /* of a handle; a plan is never frozen */
 
 /* A product's weights, [n, k] in the panels of kernels.h. */
 typedef struct {
@@ -56,6 +58,9 @@ typedef struct {
     float *cos, *sin; /* [max_positions, d_head / 2] */
 } sky_rope;
 
+/* SKY_OK, or which of the sizes that sky_tensors looks at is outside of its limits. */
+sky_status sky_check_sizes(const sky_model_params *params, char *fault, size_t n_bytes);
+
 struct sky_model {
     sky_model_params params; /* layer_is_global and isa are not kept: see layers, kernels */
     sky_kernels kernels;
@@ -73,8 +78,8 @@ struct sky_model {
 
     void *arena; /* all floats above */
     size_t arena_bytes;
-    int64_t *n_set; /* rows set so far [(n_layers + n_decision_blocks + 1), slots of a block], see rows_set in model.c */
-    int frozen;
+    int64_t *n_set; /* rows set so far [n_layers + n_decision_blocks + 1, rows of the tensor table], see rows_set in model.c */
+    sky_state state;
     int n_running; /* atomic; passes in flight, which divide the threads. All that changes after freeze */
     char error_lock; /* tensors are set from several threads, and more than one may fail */
     char error[256];
@@ -103,16 +108,16 @@ void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_tas
 
 struct sky_plan {
     const sky_model *model;
+    sky_state state;
     sky_plan_limits limits;
-    int stride;    /* of every [n, d] buffer: d padded so that rows do not share a cache set */
-    int qkv_stride, ff_stride;
-    float *x;      /* [n_tokens, d]: the residual stream */
-    float *normed; /* [n_tokens, d] */
-    float *qkv;    /* [n_tokens, 3 d] */
-    float *mixed;  /* [n_tokens, d]: attention's output, in the memory of normed, which no one needs by then */
-    float *ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
-    float *marker_x, *marker_normed, *marker_q, *marker_mixed; /* [n_markers, d] */
-    float *marker_ff; /* [n_markers, 4 d] */
+    /* strides are padded so that rows do not share a cache set */
+    sky_matrix x;      /* [n_tokens, d]: the residual stream */
+    sky_matrix normed; /* [n_tokens, d] */
+    sky_matrix qkv;    /* [n_tokens, 3 d] */
+    sky_matrix mixed;  /* [n_tokens, d]: attention's output, in the memory of normed, which no one needs by then */
+    sky_matrix ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
+    sky_matrix marker_x, marker_normed, marker_q, marker_mixed; /* [n_markers, d] */
+    sky_matrix marker_ff; /* [n_markers, max(d_ff, 4 d)] */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
     size_t scratch_stride;
     sky_pool *pool; /* NULL where limits.n_threads is 1 */
@@ -128,10 +133,20 @@ struct sky_plan {
     char error[256];
 };
 
+/* ---- packing (pack.c) ---- */
+
+static inline int sky_n_panels(const sky_kernels *kernels, const sky_linear *w)
+{
+    return (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
+}
+
 /* data [.., k] of dtype: w takes its n rows from first_row on. 0 where a value is NaN or infinite. */
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row);
 
-/* ---- memory (model.c) ---- */
+/* out [n] = the n elements of data from `first` on; 0 where one is NaN or infinite. */
+int sky_read_floats(const sky_kernels *kernels, sky_dtype dtype, const void *data, size_t first, int n, float *out);
+
+/* ---- memory (memory.c) ---- */
 
 void *sky_alloc(size_t bytes); /* SKY_ALIGN-ed; zeroed; NULL where there is none */
 void sky_release(void *memory);

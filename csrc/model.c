@@ -1,113 +1,248 @@
-/* A model's tensors: where each lives in the arena, by what name it is set, and how matrices are packed into panels. */
+/* A model's tensors: one table that says for each its name, its shape, where it lives and how it is kept. Everything else about
+ * tensors, here and in Python (sky_tensors), is read from that table. */
 #include "internal.h"
 #include "kernels/compiler.h"
 
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+/* ---- the table ---- */
 
-/* ---- memory ---- */
+typedef enum { WHOLE_MODEL, ENCODER_LAYER, DECISION_BLOCK } tensor_level; /* what a row's tensors are part of */
 
-void *sky_alloc(size_t bytes)
+typedef enum {
+    COPIED, /* as they are, into a float * */
+    PACKED, /* into the panels of a sky_linear */
+    GATED,  /* the same, up and gate rows interleaved */
+} tensor_form;
+
+typedef enum { ONE, D, D_FF, N_VOCAB, N_TYPES } tensor_size;
+
+/* Of each layer or block of the level one tensor: `row_count` x `rows` rows of `col_count` x `cols` columns; ONE row is a vector. */
+typedef struct {
+    tensor_level level;
+    const char *name; /* without "blk.i." */
+    tensor_form form;
+    int row_count;
+    tensor_size rows;
+    int col_count;
+    tensor_size cols;
+    size_t place;    /* offset of the float * or sky_linear in sky_model, sky_layer or sky_block */
+    size_t rest;     /* where what follows the first d_model rows (of a vector: elements) has a place of its own, or 0 */
+    int first_layer; /* that has this tensor */
+} tensor_row;
+
+#define MODEL(member) offsetof(sky_model, member)
+#define LAYER(member) offsetof(sky_layer, member)
+#define BLOCK(member) offsetof(sky_block, member)
+
+/* In the order of the forward pass; rows of one level that follow each other are repeated together for each layer or block. */
+static const tensor_row s1_tensors[] = {
+    {WHOLE_MODEL, "token_embd.weight", COPIED, 1, N_VOCAB, 1, D, MODEL(token_embd), 0, 0},
+    {WHOLE_MODEL, "token_embd_norm.weight", COPIED, 1, ONE, 1, D, MODEL(token_embd_norm.weight), 0, 0},
+
+    {ENCODER_LAYER, "attn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(attn_norm.weight), 0, 1},
+    {ENCODER_LAYER, "attn_qkv.weight", PACKED, 3, D, 1, D, LAYER(attn_qkv), 0, 0},
+    {ENCODER_LAYER, "attn_output.weight", PACKED, 1, D, 1, D, LAYER(attn_output), 0, 0},
+    {ENCODER_LAYER, "ffn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(ffn_norm.weight), 0, 0},
+    {ENCODER_LAYER, "ffn_up.weight", GATED, 2, D_FF, 1, D, LAYER(ffn_up), 0, 0},
+    {ENCODER_LAYER, "ffn_down.weight", PACKED, 1, D, 1, D_FF, LAYER(ffn_down), 0, 0},
+
+    {WHOLE_MODEL, "output_norm.weight", COPIED, 1, ONE, 1, D, MODEL(output_norm.weight), 0, 0},
+    {WHOLE_MODEL, "token_types.weight", COPIED, 1, N_TYPES, 1, D, MODEL(token_types), 0, 0},
+
+    {DECISION_BLOCK, "attn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.weight), 0, 0},
+    {DECISION_BLOCK, "attn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.bias), 0, 0},
+    {DECISION_BLOCK, "attn_qkv.weight", PACKED, 3, D, 1, D, BLOCK(attn_q), BLOCK(attn_kv), 0},
+    {DECISION_BLOCK, "attn_qkv.bias", COPIED, 1, ONE, 3, D, BLOCK(attn_q.bias), BLOCK(attn_kv.bias), 0},
+    {DECISION_BLOCK, "attn_output.weight", PACKED, 1, D, 1, D, BLOCK(attn_output), 0, 0},
+    {DECISION_BLOCK, "attn_output.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_output.bias), 0, 0},
+    {DECISION_BLOCK, "ffn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.weight), 0, 0},
+    {DECISION_BLOCK, "ffn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.bias), 0, 0},
+    {DECISION_BLOCK, "ffn_up.weight", PACKED, 4, D, 1, D, BLOCK(ffn_up), 0, 0},
+    {DECISION_BLOCK, "ffn_up.bias", COPIED, 1, ONE, 4, D, BLOCK(ffn_up.bias), 0, 0},
+    {DECISION_BLOCK, "ffn_down.weight", PACKED, 1, D, 4, D, BLOCK(ffn_down), 0, 0},
+    {DECISION_BLOCK, "ffn_down.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_down.bias), 0, 0},
+
+    {WHOLE_MODEL, "cls.norm.weight", COPIED, 1, ONE, 1, D, MODEL(cls_norm.weight), 0, 0},
+    {WHOLE_MODEL, "cls.norm.bias", COPIED, 1, ONE, 1, D, MODEL(cls_norm.bias), 0, 0},
+    {WHOLE_MODEL, "cls.weight", PACKED, 1, D, 1, D, MODEL(cls), 0, 0},
+    {WHOLE_MODEL, "cls.bias", COPIED, 1, ONE, 1, D, MODEL(cls.bias), 0, 0},
+    {WHOLE_MODEL, "cls.output.weight", PACKED, 1, ONE, 1, D, MODEL(cls_output), 0, 0},
+    {WHOLE_MODEL, "cls.output.bias", COPIED, 1, ONE, 1, ONE, MODEL(cls_output.bias), 0, 0},
+};
+
+typedef struct {
+    const tensor_row *tensors;
+    int n_tensors;
+} architecture;
+
+static const architecture architectures[SKY_N_ARCHITECTURES] = {
+    [SKY_ARCH_S1] = {s1_tensors, sizeof s1_tensors / sizeof s1_tensors[0]},
+};
+
+/* ---- walking over it ---- */
+
+/* A tensor: a row of the table, and which layer or block of the row's level. */
+typedef struct {
+    const sky_model_params *params;
+    const architecture *arch;
+    int row, block;
+} tensor;
+
+static tensor first_tensor(const sky_model_params *p) { return (tensor){p, &architectures[p->architecture], 0, 0}; }
+
+static int level_blocks(const tensor *t, tensor_level level)
 {
-    /* Arenas ask for huge pages. With small ones a product's rows lie on more pages than the TLB has entries, and a quarter
-     * of a large model's time goes there (benchmarks/LOG.md). */
-    const size_t huge_page = (size_t)2 << 20, align = bytes >= huge_page / 8 ? huge_page : SKY_ALIGN;
-    if (bytes > SIZE_MAX - 2 * align - sizeof(void *))
-        return NULL;
-    bytes = (bytes + align - 1) / align * align;
-    char *raw = calloc(1, bytes + align + sizeof(void *)); /* calloc: large zeroed pages cost nothing until touched */
-    if (!raw)
-        return NULL;
-    char *start = raw + sizeof(void *);
-    start += (align - (uintptr_t)start % align) % align;
-    ((void **)start)[-1] = raw;
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (align > SKY_ALIGN)
-        (void)madvise(start, bytes, MADV_HUGEPAGE);
-#endif
-    return start;
+    return level == WHOLE_MODEL ? 1 : level == ENCODER_LAYER ? t->params->n_layers : t->params->n_decision_blocks;
 }
 
-void sky_release(void *memory)
+/* On to the next tensor; 0 after the last. */
+static int next_tensor(tensor *t)
 {
-    if (memory)
-        free(((void **)memory)[-1]);
+    const tensor_row *rows = t->arch->tensors;
+    do {
+        const tensor_level level = rows[t->row].level;
+        t->row++;
+        if (t->row < t->arch->n_tensors && rows[t->row].level == level)
+            continue;
+        if (++t->block < level_blocks(t, level)) {
+            do
+                t->row--;
+            while (t->row > 0 && rows[t->row - 1].level == level);
+            continue;
+        }
+        t->block = 0;
+        while (t->row < t->arch->n_tensors && level_blocks(t, rows[t->row].level) == 0)
+            t->row++;
+        if (t->row == t->arch->n_tensors)
+            return 0;
+    } while (t->block < rows[t->row].first_layer);
+    return 1;
 }
 
-/* ---- errors ---- */
+static const tensor_row *row_of(const tensor *t) { return &t->arch->tensors[t->row]; }
 
-static sky_status fail(sky_model *m, sky_status status, const char *format, ...)
+static int64_t size_of(const sky_model_params *p, int count, tensor_size size)
 {
-    va_list args;
-    va_start(args, format);
-    while (SKY_TEST_AND_SET(&m->error_lock))
-        ;
-    vsnprintf(m->error, sizeof m->error, format, args);
-    SKY_CLEAR(&m->error_lock);
-    va_end(args);
-    return status;
+    const int64_t sizes[] = {[ONE] = 1, [D] = p->d_model, [D_FF] = p->d_ff, [N_VOCAB] = p->n_vocab,
+                             [N_TYPES] = SKY_N_QUESTION_TYPES};
+    return count * sizes[size];
 }
 
-/* ---- layout ---- */
+static int64_t n_rows(const tensor *t) { return size_of(t->params, row_of(t)->row_count, row_of(t)->rows); }
 
-static int n_panels(int panel_cols, const sky_linear *w) { return (w->n + panel_cols - 1) / panel_cols; }
+static int64_t n_cols(const tensor *t) { return size_of(t->params, row_of(t)->col_count, row_of(t)->cols); }
 
-static void carve_linear(const sky_model *m, sky_carver *c, sky_linear *w, int n, int k, int gated, int has_bias)
+/* As GGUF numbers blocks: decision blocks follow the encoder's layers. -1 for a tensor outside of blocks. */
+static int block_number(const tensor *t)
 {
-    *w = (sky_linear){.n = n, .k = k, .gated = gated};
-    w->panels = sky_carve(c, (size_t)n_panels(m->kernels.panel_cols, w) * m->kernels.panel_cols, k);
-    w->bias = has_bias ? sky_carve(c, 1, n) : NULL;
+    switch (row_of(t)->level) {
+    case WHOLE_MODEL:
+        return -1;
+    case ENCODER_LAYER:
+        return t->block;
+    default:
+        return t->params->n_layers + t->block;
+    }
 }
 
-static void carve_norm(sky_carver *c, sky_norm_weights *norm, int d, int has_bias)
+enum { NAME_BYTES = sizeof((sky_tensor *)0)->name };
+
+static void name_of(const tensor *t, char name[NAME_BYTES])
 {
-    norm->weight = sky_carve(c, 1, d);
-    norm->bias = has_bias ? sky_carve(c, 1, d) : NULL;
+    if (block_number(t) < 0)
+        snprintf(name, NAME_BYTES, "%s", row_of(t)->name);
+    else
+        snprintf(name, NAME_BYTES, "blk.%d.%s", block_number(t), row_of(t)->name);
+}
+
+static int find_tensor(const sky_model_params *p, const char *name, tensor *found)
+{
+    *found = first_tensor(p);
+    int blk = -1, length = 0;
+    if (sscanf(name, "blk.%9d.%n", &blk, &length) < 1 || length == 0 || blk < 0)
+        blk = -1;
+    const char *last = name + length;
+    for (found->row = 0; found->row < found->arch->n_tensors; found->row++) {
+        const tensor_level level = row_of(found)->level;
+        found->block = level == DECISION_BLOCK ? blk - p->n_layers : level == ENCODER_LAYER ? blk : 0;
+        if (strcmp(row_of(found)->name, level == WHOLE_MODEL ? name : last) != 0 || found->block < row_of(found)->first_layer
+            || found->block >= level_blocks(found, level))
+            continue;
+        char whole[NAME_BYTES];
+        name_of(found, whole);
+        return strcmp(whole, name) == 0;
+    }
+    return 0;
+}
+
+int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most)
+{
+    char fault[128];
+    if (sky_check_sizes(params, fault, sizeof fault) != SKY_OK)
+        return 0;
+    int n = 0;
+    tensor t = first_tensor(params);
+    do {
+        if (n < most) {
+            name_of(&t, tensors[n].name);
+            tensors[n].n_dims = row_of(&t)->rows == ONE && row_of(&t)->form == COPIED ? 1 : 2;
+            tensors[n].rows = n_rows(&t);
+            tensors[n].cols = n_cols(&t);
+        }
+        n++;
+    } while (next_tensor(&t));
+    return n;
+}
+
+/* ---- where tensors live ---- */
+
+static void *member(const sky_model *m, const tensor *t, size_t offset)
+{
+    switch (row_of(t)->level) {
+    case WHOLE_MODEL:
+        return (char *)m + offset;
+    case ENCODER_LAYER:
+        return (char *)&m->layers[t->block] + offset;
+    default:
+        return (char *)&m->blocks[t->block] + offset;
+    }
+}
+
+static void carve_panels(const sky_model *m, sky_carver *c, sky_linear *w, int64_t rows, int64_t cols, int gated)
+{
+    w->n = (int)rows;
+    w->k = (int)cols;
+    w->gated = gated;
+    w->panels = sky_carve(c, (size_t)sky_n_panels(&m->kernels, w) * m->kernels.panel_cols, w->k);
 }
 
 static size_t lay_out(sky_model *m, char *base)
 {
     const sky_model_params *p = &m->params;
-    const int d = p->d_model;
+    const size_t d = p->d_model;
     sky_carver c = {base, 0};
-    m->token_embd = sky_carve(&c, p->n_vocab, d);
+    tensor t = first_tensor(p);
+    do {
+        const tensor_row *row = row_of(&t);
+        void *place = member(m, &t, row->place), *rest = row->rest ? member(m, &t, row->rest) : NULL;
+        if (row->form == COPIED) {
+            float *values = sky_carve(&c, n_rows(&t), n_cols(&t));
+            *(float **)place = values;
+            if (rest)
+                *(float **)rest = values ? values + d : NULL;
+        } else {
+            carve_panels(m, &c, place, rest ? (int64_t)d : n_rows(&t), n_cols(&t), row->form == GATED);
+            if (rest)
+                carve_panels(m, &c, rest, n_rows(&t) - (int64_t)d, n_cols(&t), 0);
+        }
+    } while (next_tensor(&t));
     if (p->qkv_table_bytes / sizeof(float) / 3 / d >= (size_t)p->n_vocab)
-        m->qkv_table = sky_carve(&c, p->n_vocab, 3 * (size_t)d);
-    carve_norm(&c, &m->token_embd_norm, d, 0);
-    for (int i = 0; i < p->n_layers; i++) {
-        sky_layer *l = &m->layers[i];
-        if (i > 0)
-            carve_norm(&c, &l->attn_norm, d, 0);
-        carve_linear(m, &c, &l->attn_qkv, 3 * d, d, 0, 0);
-        carve_linear(m, &c, &l->attn_output, d, d, 0, 0);
-        carve_norm(&c, &l->ffn_norm, d, 0);
-        carve_linear(m, &c, &l->ffn_up, 2 * p->d_ff, d, 1, 0);
-        carve_linear(m, &c, &l->ffn_down, d, p->d_ff, 0, 0);
-    }
-    carve_norm(&c, &m->output_norm, d, 0);
-    m->token_types = sky_carve(&c, SKY_N_QUESTION_TYPES, d);
-    for (int i = 0; i < p->n_decision_blocks; i++) {
-        sky_block *b = &m->blocks[i];
-        carve_norm(&c, &b->attn_norm, d, 1);
-        carve_linear(m, &c, &b->attn_q, d, d, 0, 0);
-        carve_linear(m, &c, &b->attn_kv, 2 * d, d, 0, 0);
-        b->attn_q.bias = sky_carve(&c, 3, d); /* one vector in the file, so one here */
-        b->attn_kv.bias = base ? b->attn_q.bias + d : NULL;
-        carve_linear(m, &c, &b->attn_output, d, d, 0, 1);
-        carve_norm(&c, &b->ffn_norm, d, 1);
-        carve_linear(m, &c, &b->ffn_up, 4 * d, d, 0, 1);
-        carve_linear(m, &c, &b->ffn_down, d, 4 * d, 0, 1);
-    }
-    carve_norm(&c, &m->cls_norm, d, 1);
-    carve_linear(m, &c, &m->cls, d, d, 0, 1);
-    carve_linear(m, &c, &m->cls_output, 1, d, 0, 1);
+        m->qkv_table = sky_carve(&c, p->n_vocab, 3 * d);
     sky_rope *ropes[] = {&m->rope_global, &m->rope_local};
     for (int i = 0; i < 2; i++) {
         ropes[i]->cos = sky_carve(&c, p->max_positions, d / p->n_heads / 2);
@@ -130,182 +265,73 @@ static void fill_rope(const sky_model *m, sky_rope *rope, float base)
     }
 }
 
-/* ---- names ---- */
-
-/* Where a named tensor goes. A vector or table is copied; a matrix is packed, its first rows into `linear` and what is left
- * into `rest` where there is one. */
-typedef struct {
-    const char *name; /* without "blk.i." */
-    int64_t rows, cols;
-    float *copy;
-    sky_linear *linear, *rest;
-} tensor_slot;
-
-enum { MAX_SLOTS = 12, MODEL_LEVEL = -1 }; /* slots of one block; the block number of tensors outside blocks */
-
-static tensor_slot table_slot(const char *name, float *copy, int64_t rows, int64_t cols)
-{
-    return (tensor_slot){name, rows, cols, copy, NULL, NULL};
-}
-
-static tensor_slot matrix_slot(const char *name, sky_linear *linear, sky_linear *rest)
-{
-    return (tensor_slot){name, linear->n + (rest ? rest->n : 0), linear->k, NULL, linear, rest};
-}
-
-/* All tensors of block `blk`: an encoder layer, a head block after those, or MODEL_LEVEL. Returns how many. */
-static int block_slots(sky_model *m, int blk, tensor_slot s[MAX_SLOTS])
-{
-    const int d = m->params.d_model;
-    int n = 0;
-    if (blk == MODEL_LEVEL) {
-        s[n++] = table_slot("token_embd.weight", m->token_embd, m->params.n_vocab, d);
-        s[n++] = table_slot("token_embd_norm.weight", m->token_embd_norm.weight, 1, d);
-        s[n++] = table_slot("output_norm.weight", m->output_norm.weight, 1, d);
-        s[n++] = table_slot("token_types.weight", m->token_types, SKY_N_QUESTION_TYPES, d);
-        s[n++] = table_slot("cls.norm.weight", m->cls_norm.weight, 1, d);
-        s[n++] = table_slot("cls.norm.bias", m->cls_norm.bias, 1, d);
-        s[n++] = matrix_slot("cls.weight", &m->cls, NULL);
-        s[n++] = table_slot("cls.bias", m->cls.bias, 1, d);
-        s[n++] = matrix_slot("cls.output.weight", &m->cls_output, NULL);
-        s[n++] = table_slot("cls.output.bias", m->cls_output.bias, 1, 1);
-    } else if (blk < m->params.n_layers) {
-        sky_layer *l = &m->layers[blk];
-        if (blk > 0)
-            s[n++] = table_slot("attn_norm.weight", l->attn_norm.weight, 1, d);
-        s[n++] = matrix_slot("attn_qkv.weight", &l->attn_qkv, NULL);
-        s[n++] = matrix_slot("attn_output.weight", &l->attn_output, NULL);
-        s[n++] = table_slot("ffn_norm.weight", l->ffn_norm.weight, 1, d);
-        s[n++] = matrix_slot("ffn_up.weight", &l->ffn_up, NULL);
-        s[n++] = matrix_slot("ffn_down.weight", &l->ffn_down, NULL);
-    } else {
-        sky_block *b = &m->blocks[blk - m->params.n_layers];
-        s[n++] = table_slot("attn_norm.weight", b->attn_norm.weight, 1, d);
-        s[n++] = table_slot("attn_norm.bias", b->attn_norm.bias, 1, d);
-        s[n++] = matrix_slot("attn_qkv.weight", &b->attn_q, &b->attn_kv);
-        s[n++] = table_slot("attn_qkv.bias", b->attn_q.bias, 1, 3 * (int64_t)d);
-        s[n++] = matrix_slot("attn_output.weight", &b->attn_output, NULL);
-        s[n++] = table_slot("attn_output.bias", b->attn_output.bias, 1, d);
-        s[n++] = table_slot("ffn_norm.weight", b->ffn_norm.weight, 1, d);
-        s[n++] = table_slot("ffn_norm.bias", b->ffn_norm.bias, 1, d);
-        s[n++] = matrix_slot("ffn_up.weight", &b->ffn_up, NULL);
-        s[n++] = table_slot("ffn_up.bias", b->ffn_up.bias, 1, 4 * (int64_t)d);
-        s[n++] = matrix_slot("ffn_down.weight", &b->ffn_down, NULL);
-        s[n++] = table_slot("ffn_down.bias", b->ffn_down.bias, 1, d);
-    }
-    return n;
-}
-
 static int n_blocks(const sky_model *m) { return m->params.n_layers + m->params.n_decision_blocks; }
 
-static int64_t *rows_set(sky_model *m, int blk, int slot) { return m->n_set + (size_t)(blk + 1) * MAX_SLOTS + slot; }
-
-static int find_slot(sky_model *m, const char *name, tensor_slot *found, int64_t **n_set)
+/* How many of a tensor's rows, from its first on, have been set. */
+static int64_t *rows_set(const sky_model *m, const tensor *t)
 {
-    int blk = MODEL_LEVEL, length = 0;
-    if (sscanf(name, "blk.%9d.%n", &blk, &length) >= 1 && length > 0 && blk >= 0 && blk < n_blocks(m))
-        name += length;
-    else
-        blk = MODEL_LEVEL;
-    tensor_slot slots[MAX_SLOTS];
-    const int n = block_slots(m, blk, slots);
-    for (int i = 0; i < n; i++)
-        if (strcmp(slots[i].name, name) == 0) {
-            *found = slots[i];
-            *n_set = rows_set(m, blk, i);
-            return 1;
-        }
-    return 0;
+    return m->n_set + (size_t)(block_number(t) + 1) * t->arch->n_tensors + t->row;
 }
 
-/* ---- packing ---- */
+/* ---- errors ---- */
 
-static float from_bf16(uint16_t h)
+static sky_status fail(sky_model *m, sky_status status, const char *format, ...)
 {
-    const uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    char text[sizeof m->error];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    while (SKY_TEST_AND_SET(&m->error_lock))
+        SKY_PAUSE();
+    memcpy(m->error, text, sizeof text);
+    SKY_CLEAR(&m->error_lock);
+    return status;
 }
 
-/* out [n] = the n elements of data from `first` on, as floats; false where one is NaN or infinite */
-static int read_floats(const sky_kernels *kernels, const void *data, sky_dtype dtype, size_t first, int n, float *out)
+void sky_model_error(const sky_model *model, char *text, size_t n_bytes)
 {
-    const uint16_t *half = (const uint16_t *)data + first;
-    if (dtype == SKY_DTYPE_F32)
-        memcpy(out, (const float *)data + first, (size_t)n * sizeof(float));
-    else if (dtype == SKY_DTYPE_F16)
-        kernels->widen_f16(half, n, out);
-    else
-        for (int i = 0; i < n; i++)
-            out[i] = from_bf16(half[i]);
-    float worst = 0.0f; /* x - x is 0 for every number, and NaN for what is none; a sum of those stays NaN */
-    for (int i = 0; i < n; i++)
-        worst += out[i] - out[i];
-    return worst == 0.0f;
-}
-
-/* The row of w that stands in column `col` of panel `panel`, or -1 for padding. */
-static int panel_row(const sky_linear *w, int panel_cols, int panel, int col)
-{
-    const int half = panel_cols / 2;
-    int row;
-    if (!w->gated) {
-        row = panel * panel_cols + col;
-        return row < w->n ? row : -1;
+    if (!model) {
+        snprintf(text, n_bytes, "out of memory");
+        return;
     }
-    row = panel * half + col % half;
-    if (row >= w->n / 2)
-        return -1;
-    return col < half ? row : row + w->n / 2;
+    sky_model *m = (sky_model *)model; /* the lock, which is no part of the model */
+    while (SKY_TEST_AND_SET(&m->error_lock))
+        SKY_PAUSE();
+    snprintf(text, n_bytes, "%s", m->error);
+    SKY_CLEAR(&m->error_lock);
 }
 
-int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
+static int is_limited(const char *what, int32_t value, int32_t low, int32_t high, char *fault, size_t n)
 {
-    enum { K_BLOCK = 128 }; /* rows of a panel by this many columns stay in the L1 cache */
-    const int cols = kernels->panel_cols;
-    int finite = 1;
-    for (int panel = 0; panel < n_panels(cols, w); panel++)
-        for (int k0 = 0; k0 < w->k; k0 += K_BLOCK) {
-            const int count = w->k - k0 < K_BLOCK ? w->k - k0 : K_BLOCK;
-            float rows[SKY_MAX_PANEL_COLS * K_BLOCK];
-            for (int col = 0; col < cols; col++) {
-                const int row = panel_row(w, cols, panel, col);
-                float *out = rows + col * K_BLOCK;
-                if (row < 0)
-                    memset(out, 0, (size_t)count * sizeof *out);
-                else
-                    finite &= read_floats(kernels, data, dtype, (size_t)(first_row + row) * w->k + k0, count, out);
-            }
-            kernels->pack_panel(rows, K_BLOCK, count, w->panels + ((size_t)panel * w->k + k0) * cols);
-        }
-    return finite;
+    if (value < low || value > high)
+        snprintf(fault, n, "%s: expected %d to %d, got %d", what, low, high, value);
+    return value >= low && value <= high;
 }
 
-/* ---- public ---- */
+sky_status sky_check_sizes(const sky_model_params *p, char *fault, size_t n)
+{
+    return is_limited("architecture", (int32_t)p->architecture, 0, SKY_N_ARCHITECTURES - 1, fault, n)
+                && is_limited("d_model", p->d_model, 2, SKY_MAX_D_MODEL, fault, n)
+                && is_limited("d_ff", p->d_ff, 1, SKY_MAX_D_FF, fault, n)
+                && is_limited("n_vocab", p->n_vocab, 1, SKY_MAX_VOCAB, fault, n)
+                && is_limited("n_layers", p->n_layers, 1, SKY_MAX_BLOCKS, fault, n)
+                && is_limited("n_decision_blocks", p->n_decision_blocks, 0, SKY_MAX_BLOCKS, fault, n)
+            ? SKY_OK
+            : SKY_ERR_ARGUMENT;
+}
 
 static sky_status check_params(sky_model *m)
 {
     const sky_model_params *p = &m->params;
-    const struct {
-        const char *name;
-        int32_t value, low, high;
-    } limits[] = {
-        {"d_model", p->d_model, 2, 1 << 16},
-        {"d_ff", p->d_ff, 1, 1 << 20},
-        {"n_vocab", p->n_vocab, 1, 1 << 24},
-        {"n_layers", p->n_layers, 1, 1024},
-        {"n_heads", p->n_heads, 1, p->d_model},
-        {"n_decision_blocks", p->n_decision_blocks, 0, 1024},
-        {"n_decision_heads", p->n_decision_heads, 1, p->d_model},
-        {"window", p->window, 0, 1 << 24},
-        {"max_positions", p->max_positions, 1, 1 << 20},
-        {"activation", (int32_t)p->activation, SKY_ACT_GELU, SKY_ACT_SILU},
-    };
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (limits[i].value < limits[i].low || limits[i].value > limits[i].high)
-            return fail(m, SKY_ERR_ARGUMENT, "%s: expected %d to %d, got %d", limits[i].name, limits[i].low,
-                        limits[i].high, limits[i].value);
+    char fault[128];
+    if (sky_check_sizes(p, fault, sizeof fault) != SKY_OK
+        || !is_limited("n_heads", p->n_heads, 1, p->d_model, fault, sizeof fault)
+        || !is_limited("n_decision_heads", p->n_decision_heads, 1, p->d_model, fault, sizeof fault)
+        || !is_limited("window", p->window, 0, SKY_MAX_WINDOW, fault, sizeof fault)
+        || !is_limited("max_positions", p->max_positions, 1, SKY_MAX_POSITIONS, fault, sizeof fault)
+        || !is_limited("activation", (int32_t)p->activation, SKY_ACT_GELU, SKY_ACT_SILU, fault, sizeof fault))
+        return fail(m, SKY_ERR_ARGUMENT, "%s", fault);
     if (p->d_model % p->n_heads || p->d_model / p->n_heads % 2)
         return fail(m, SKY_ERR_ARGUMENT, "n_heads: %d does not divide d_model %d into even heads", p->n_heads, p->d_model);
     if (p->d_model % p->n_decision_heads)
@@ -320,12 +346,15 @@ static sky_status check_params(sky_model *m)
     return SKY_OK;
 }
 
+/* ---- create, set, freeze ---- */
+
 sky_status sky_model_create(const sky_model_params *params, sky_model **model)
 {
     sky_model *m = sky_alloc(sizeof *m);
     *model = m;
     if (!m)
         return SKY_ERR_MEMORY;
+    m->state = SKY_STATE_FAILED; /* until all of it is there */
     m->params = *params;
     const sky_status status = check_params(m);
     if (status != SKY_OK)
@@ -336,7 +365,7 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
 
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
-    m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * MAX_SLOTS * sizeof *m->n_set);
+    m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * architectures[params->architecture].n_tensors * sizeof *m->n_set);
     if (!m->layers || !m->blocks || !m->n_set)
         return fail(m, SKY_ERR_MEMORY, "out of memory");
     m->arena_bytes = lay_out(m, NULL);
@@ -350,39 +379,52 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     m->params.isa = NULL;
     fill_rope(m, &m->rope_global, params->rope_base_global);
     fill_rope(m, &m->rope_local, params->rope_base_local);
+    m->state = SKY_STATE_OPEN;
     return SKY_OK;
+}
+
+/* rows [first_row, first_row + rows) of a tensor = data; false where a value is NaN or infinite, which are written, too */
+static int store_rows(const sky_model *m, const tensor *t, sky_dtype dtype, int64_t first_row, int64_t rows, const void *data)
+{
+    const tensor_row *row = row_of(t);
+    const int64_t cols = n_cols(t);
+    void *place = member(m, t, row->place);
+    int finite = 1;
+    if (row->form == COPIED)
+        for (int64_t i = 0; i < rows; i++)
+            finite &= sky_read_floats(&m->kernels, dtype, data, (size_t)(i * cols), (int)cols,
+                                      *(float **)place + (first_row + i) * cols);
+    else {
+        finite = sky_pack(&m->kernels, place, dtype, data, 0);
+        if (row->rest)
+            finite &= sky_pack(&m->kernels, member(m, t, row->rest), dtype, data, ((sky_linear *)place)->n);
+    }
+    return finite;
 }
 
 /* Sets rows first_row .. first_row + rows - 1 of a tensor; `is_part` where they need not be all of them. */
 static sky_status set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
                            const void *data, int is_part)
 {
-    tensor_slot slot;
-    int64_t *n_set;
-    if (m->frozen)
+    tensor t;
+    if (!m || m->state == SKY_STATE_FAILED)
+        return SKY_ERR_STATE;
+    if (m->state == SKY_STATE_FROZEN)
         return fail(m, SKY_ERR_STATE, "%.100s: the model is frozen", name);
-    if (!find_slot(m, name, &slot, &n_set))
+    if (!find_tensor(&m->params, name, &t))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: no such tensor", name);
     if (dtype != SKY_DTYPE_F32 && dtype != SKY_DTYPE_F16 && dtype != SKY_DTYPE_BF16)
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: unknown data type %d", name, (int)dtype);
-    if (is_part && slot.copy != m->token_embd)
+    int64_t *n_set = rows_set(m, &t);
+    if (is_part && row_of(&t)->rows != N_VOCAB)
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: is not set in parts", name);
     if (is_part && first_row != 0 && first_row != *n_set)
         return fail(m, SKY_ERR_STATE, "%.100s: expected row %lld next, got %lld", name, (long long)*n_set, (long long)first_row);
-    if ((is_part ? rows < 1 || rows > slot.rows - first_row : rows != slot.rows) || cols != slot.cols)
+    if ((is_part ? rows < 1 || rows > n_rows(&t) - first_row : rows != n_rows(&t)) || cols != n_cols(&t))
         return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name,
-                    (long long)(slot.rows - first_row), (long long)slot.cols, (long long)rows, (long long)cols);
-    int finite = 1;
-    if (slot.copy)
-        for (int64_t row = 0; row < rows; row++)
-            finite &= read_floats(&m->kernels, data, dtype, (size_t)(row * cols), (int)cols,
-                                  slot.copy + (first_row + row) * cols);
-    else {
-        finite = sky_pack(&m->kernels, slot.linear, dtype, data, 0);
-        if (slot.rest)
-            finite &= sky_pack(&m->kernels, slot.rest, dtype, data, slot.linear->n);
-    }
-    if (!finite)
+                    (long long)(n_rows(&t) - first_row), (long long)n_cols(&t), (long long)rows, (long long)cols);
+    *n_set = 0; /* from here on what was there is overwritten */
+    if (!store_rows(m, &t, dtype, first_row, rows, data))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: holds a NaN or infinite value", name);
     *n_set = first_row + rows;
     return SKY_OK;
@@ -406,36 +448,35 @@ static void tabulate_tokens(sky_model *m)
     if (!m->qkv_table)
         return;
     const int n = m->params.n_vocab, d = m->params.d_model;
-    const sky_norm norm = {n, d, m->token_embd, d, m->token_embd_norm.weight, NULL, m->params.norm_eps, m->token_embd, d};
+    const sky_matrix embd = {m->token_embd, d, n, d};
+    const sky_norm norm = {embd, m->token_embd_norm.weight, NULL, m->params.norm_eps, embd};
     m->kernels.layer_norm(&norm);
     const sky_linear *w = &m->layers[0].attn_qkv;
-    const sky_gemm g = {.m = n, .n = w->n, .k = d, .a = m->token_embd, .lda = d, .panels = w->panels,
-                        .c = m->qkv_table, .ldc = w->n, .epilogue = SKY_EPILOGUE_LINEAR};
-    m->kernels.gemm_f32(&g, 0, n_panels(m->kernels.panel_cols, w));
+    const sky_gemm g = {.a = embd, .panels = w->panels, .c = {m->qkv_table, w->n, n, w->n}, .epilogue = SKY_EPILOGUE_LINEAR};
+    m->kernels.gemm_f32(&g, 0, sky_n_panels(&m->kernels, w));
 }
 
 sky_status sky_model_freeze(sky_model *m)
 {
-    if (m->frozen)
+    if (!m || m->state == SKY_STATE_FAILED)
+        return SKY_ERR_STATE;
+    if (m->state == SKY_STATE_FROZEN)
         return SKY_OK;
-    for (int blk = MODEL_LEVEL; blk < n_blocks(m); blk++) {
-        tensor_slot slots[MAX_SLOTS];
-        const int n = block_slots(m, blk, slots);
-        for (int i = 0; i < n; i++)
-            if (*rows_set(m, blk, i) != slots[i].rows)
-                return blk == MODEL_LEVEL ? fail(m, SKY_ERR_STATE, "%s: missing", slots[i].name)
-                                          : fail(m, SKY_ERR_STATE, "blk.%d.%s: missing", blk, slots[i].name);
-    }
+    tensor t = first_tensor(&m->params);
+    do {
+        char name[NAME_BYTES];
+        name_of(&t, name);
+        if (*rows_set(m, &t) != n_rows(&t))
+            return fail(m, SKY_ERR_STATE, "%s: missing", name);
+    } while (next_tensor(&t));
     tabulate_tokens(m);
-    m->frozen = 1;
+    m->state = SKY_STATE_FROZEN;
     return SKY_OK;
 }
 
-const char *sky_model_error(const sky_model *m) { return m->error; }
+const char *sky_model_isa(const sky_model *m) { return m && m->kernels.isa ? m->kernels.isa : ""; }
 
-const char *sky_model_isa(const sky_model *m) { return m->kernels.isa; }
-
-size_t sky_model_bytes(const sky_model *m) { return m->arena_bytes; }
+size_t sky_model_bytes(const sky_model *m) { return m && m->state != SKY_STATE_FAILED ? m->arena_bytes : 0; }
 
 void sky_model_free(sky_model *m)
 {

@@ -2,6 +2,7 @@
 #include "internal.h"
 #include "kernels/compiler.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 /* Rows a multiple of 1 KB apart crowd into few sets of an L1 cache, at 4 KB into one: those are padded by a line. */
@@ -13,26 +14,41 @@ static int row_stride(int cols)
 
 static int max_int(int a, int b) { return a > b ? a : b; }
 
+static sky_matrix carve_rows(sky_carver *c, size_t rows, int cols)
+{
+    const int stride = row_stride(cols);
+    return (sky_matrix){sky_carve(c, rows, stride), stride, (int)rows, cols};
+}
+
 static size_t lay_out(sky_plan *plan, char *base)
 {
     const sky_model_params *p = &plan->model->params;
     const size_t n = plan->limits.n_tokens, n_markers = plan->limits.n_markers;
-    const size_t stride = plan->stride, qkv_stride = plan->qkv_stride, ff_stride = plan->ff_stride;
-    const int d_head = max_int(p->d_model / p->n_heads, p->d_model / p->n_decision_heads);
+    const int d = p->d_model, d_head = max_int(d / p->n_heads, d / p->n_decision_heads);
+    const int ff_cols = max_int(p->d_ff, p->n_decision_blocks ? 4 * d : 0);
     sky_carver c = {base, 0};
-    plan->x = sky_carve(&c, n, stride);
-    plan->normed = sky_carve(&c, n, stride);
-    plan->qkv = sky_carve(&c, n, qkv_stride > ff_stride ? qkv_stride : ff_stride);
-    plan->mixed = plan->normed;
-    plan->ff = plan->qkv;
-    plan->marker_x = sky_carve(&c, n_markers, stride);
-    plan->marker_normed = sky_carve(&c, n_markers, stride);
-    plan->marker_q = sky_carve(&c, n_markers, stride);
-    plan->marker_mixed = sky_carve(&c, n_markers, stride);
-    plan->marker_ff = sky_carve(&c, n_markers, ff_stride);
+    plan->x = carve_rows(&c, n, d);
+    plan->normed = plan->mixed = carve_rows(&c, n, d);
+    sky_matrix wide = carve_rows(&c, n, max_int(3 * d, ff_cols));
+    plan->qkv = (sky_matrix){wide.data, row_stride(3 * d), wide.rows, 3 * d};
+    plan->ff = (sky_matrix){wide.data, row_stride(ff_cols), wide.rows, ff_cols};
+    plan->marker_x = carve_rows(&c, n_markers, d);
+    plan->marker_normed = carve_rows(&c, n_markers, d);
+    plan->marker_q = carve_rows(&c, n_markers, d);
+    plan->marker_mixed = carve_rows(&c, n_markers, d);
+    plan->marker_ff = carve_rows(&c, n_markers, ff_cols);
     plan->scratch_stride = (sky_attention_scratch(plan->limits.sequence_tokens, d_head) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;
+}
+
+static sky_status fail(sky_plan *plan, sky_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(plan->error, sizeof plan->error, format, args);
+    va_end(args);
+    return status;
 }
 
 sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits, sky_plan **out)
@@ -41,60 +57,59 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     *out = plan;
     if (!plan)
         return SKY_ERR_MEMORY;
+    plan->state = SKY_STATE_FAILED; /* until all of it is there */
+    if (!model || model->state != SKY_STATE_FROZEN)
+        return fail(plan, SKY_ERR_STATE, "the model is not frozen");
     plan->model = model;
     plan->limits = *limits;
-    const sky_model_params *p = &model->params;
-    if (!model->frozen) {
-        snprintf(plan->error, sizeof plan->error, "the model is not frozen");
-        return SKY_ERR_STATE;
-    }
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1
-        || limits->sequence_tokens > p->max_positions || limits->n_threads < 1 || limits->n_threads > SKY_MAX_THREADS) {
-        snprintf(plan->error, sizeof plan->error,
-                 "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to %d threads",
-                 p->max_positions, SKY_MAX_THREADS);
-        return SKY_ERR_ARGUMENT;
-    }
-    plan->stride = row_stride(p->d_model);
-    plan->qkv_stride = row_stride(3 * p->d_model);
-    plan->ff_stride = row_stride(max_int(p->d_ff, p->n_decision_blocks ? 4 * p->d_model : 0));
+        || limits->sequence_tokens > model->params.max_positions || limits->n_threads < 1
+        || limits->n_threads > SKY_MAX_THREADS)
+        return fail(plan, SKY_ERR_ARGUMENT,
+                    "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to %d threads",
+                    model->params.max_positions, SKY_MAX_THREADS);
     plan->arena_bytes = lay_out(plan, NULL);
     plan->arena = sky_alloc(plan->arena_bytes);
-    if (!plan->arena) {
-        snprintf(plan->error, sizeof plan->error, "out of memory: a plan for %d tokens takes %zu bytes", limits->n_tokens,
-                 plan->arena_bytes);
-        return SKY_ERR_MEMORY;
-    }
+    if (!plan->arena)
+        return fail(plan, SKY_ERR_MEMORY, "out of memory: a plan for %d tokens takes %zu bytes", limits->n_tokens,
+                    plan->arena_bytes);
     lay_out(plan, plan->arena);
     plan->most_threads = plan->n_threads = limits->n_threads;
     plan->shared_work = SKY_SHARED_WORK;
-    if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1))) {
-        snprintf(plan->error, sizeof plan->error, "out of memory");
-        return SKY_ERR_MEMORY;
-    }
+    if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1)))
+        return fail(plan, SKY_ERR_MEMORY, "out of memory");
+    plan->state = SKY_STATE_OPEN;
     return SKY_OK;
 }
 
 void sky_plan_use_threads(sky_plan *plan, int n_threads)
 {
+    if (!plan || plan->state != SKY_STATE_OPEN)
+        return;
     plan->most_threads = n_threads < 1 ? 1 : n_threads > plan->limits.n_threads ? plan->limits.n_threads : n_threads;
 }
 
-int sky_plan_threads(const sky_plan *plan) { return plan->n_threads; }
+int sky_plan_threads(const sky_plan *plan) { return plan ? plan->n_threads : 0; }
 
-int sky_plan_claim(sky_plan *plan) { return !SKY_TEST_AND_SET(&plan->claimed); }
+int sky_plan_claim(sky_plan *plan) { return plan && plan->state == SKY_STATE_OPEN && !SKY_TEST_AND_SET(&plan->claimed); }
 
-void sky_plan_release(sky_plan *plan) { SKY_CLEAR(&plan->claimed); }
+void sky_plan_release(sky_plan *plan)
+{
+    if (plan)
+        SKY_CLEAR(&plan->claimed);
+}
 
 void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 {
+    if (!plan)
+        return;
     plan->trace = fn;
     plan->trace_context = context;
 }
 
-const char *sky_plan_error(const sky_plan *plan) { return plan->error; }
+const char *sky_plan_error(const sky_plan *plan) { return plan ? plan->error : "out of memory"; }
 
-size_t sky_plan_bytes(const sky_plan *plan) { return plan->arena_bytes; }
+size_t sky_plan_bytes(const sky_plan *plan) { return plan && plan->state == SKY_STATE_OPEN ? plan->arena_bytes : 0; }
 
 void sky_plan_free(sky_plan *plan)
 {

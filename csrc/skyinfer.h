@@ -6,8 +6,9 @@
  *           read it. A sky_plan holds every byte that a forward pass writes; one thread at a time may run it.
  * Source    ModernBERT (Warner et al. 2024) with the Laya decision head, as told in csrc/README.md.
  *
- * Every function returns a status. The message of the last failure lives in the handle and says where
- * ("blk.7.attn_qkv.weight: expected [192, 64], got [64, 192]"). Nothing here aborts, prints or reads the environment.
+ * What can fail returns a status. The message of the last failure lives in the handle and says where
+ * ("blk.7.attn_qkv.weight: expected [192, 64], got [64, 192]"). A handle whose creation failed answers
+ * SKY_ERR_STATE to everything but its error and free. Nothing here aborts, prints or reads the environment.
  */
 #ifndef SKYINFER_H
 #define SKYINFER_H
@@ -23,7 +24,7 @@ typedef enum {
     SKY_OK = 0,
     SKY_ERR_ARGUMENT, /* a value outside its range, or an unknown tensor name */
     SKY_ERR_SHAPE,    /* a tensor of another shape than the model's sizes ask for */
-    SKY_ERR_STATE,    /* called out of order: a tensor set after freeze, a run before it */
+    SKY_ERR_STATE,    /* called out of order (a tensor set after freeze, a run before it), or on a handle that failed */
     SKY_ERR_ISA,      /* an instruction set that is unknown, not built in, or not in this CPU */
     SKY_ERR_CAPACITY, /* a batch larger than the plan's limits */
     SKY_ERR_MEMORY    /* out of memory */
@@ -32,6 +33,8 @@ typedef enum {
 typedef enum { SKY_ACT_GELU = 0, SKY_ACT_SILU } sky_activation; /* GELU is the exact one, by erf */
 
 typedef enum { SKY_QUESTION_CHOICE = 0, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_N_QUESTION_TYPES } sky_question_type;
+
+typedef enum { SKY_ARCH_S1 = 0, SKY_N_ARCHITECTURES } sky_architecture;
 
 typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16 } sky_dtype;
 
@@ -47,7 +50,17 @@ int sky_isa_supported(const char *name);
 
 typedef struct sky_model sky_model;
 
+/* The largest sizes; all but the last two are those of the fields of like names. */
+#define SKY_MAX_D_MODEL (1 << 16)
+#define SKY_MAX_D_FF (1 << 20)
+#define SKY_MAX_VOCAB (1 << 24)
+#define SKY_MAX_WINDOW (1 << 24)
+#define SKY_MAX_POSITIONS (1 << 20)
+#define SKY_MAX_BLOCKS 1024 /* encoder layers, and decision blocks */
+#define SKY_MAX_D_HEAD 512  /* of one attention head */
+
 typedef struct {
+    sky_architecture architecture;
     int32_t d_model;      /* hidden size */
     int32_t d_ff;         /* width of one half of the encoder's gated feed-forward part */
     int32_t n_vocab;
@@ -65,12 +78,23 @@ typedef struct {
     const char *isa;      /* NULL: the strongest that this CPU runs */
 } sky_model_params;
 
+typedef struct {
+    char name[64];      /* in GGUF: "blk.0.attn_qkv.weight" */
+    int32_t n_dims;     /* 1: [cols]; 2: [rows, cols] */
+    int64_t rows, cols; /* one row where n_dims is 1 */
+} sky_tensor;
+
+/* Every tensor of a model of this architecture, d_model, d_ff, n_vocab, n_layers and n_decision_blocks (no other field is
+ * looked at), in the order of the forward pass: writes the first `most` of them and gives how many there are, 0 where a
+ * size is outside of its limits. */
+int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most);
+
 /* Allocates room for all weights. *model is set even where the status is a failure (unless memory ran out), so that
  * sky_model_error can be asked; sky_model_free takes it in every case. */
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
 
 /* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
- * The data is not kept. A NaN or infinite value is refused. Different tensors may be set from different threads at once; where
+ * The data is not kept. A NaN or infinite value is refused, and the tensor then counts as not set. Different tensors may be set from different threads at once; where
  * several fail, the message is that of one of them. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
@@ -82,10 +106,15 @@ sky_status sky_model_set_rows(sky_model *model, const char *name, sky_dtype dtyp
 /* Checks that every tensor was set and computes what depends on nothing else; from here on the model is immutable. */
 sky_status sky_model_freeze(sky_model *model);
 
-const char *sky_model_error(const sky_model *model); /* of create, set and freeze; "" where none failed */
-const char *sky_model_isa(const sky_model *model);
-size_t sky_model_bytes(const sky_model *model);      /* packed weights and tables */
-void sky_model_free(sky_model *model);               /* after its plans; NULL is fine */
+/* The message of the last create, set or freeze that failed, "" where none did: the first n_bytes - 1 bytes of it and a NUL. A
+ * copy, since threads that set tensors may fail meanwhile. */
+void sky_model_error(const sky_model *model, char *text, size_t n_bytes);
+const char *sky_model_isa(const sky_model *model); /* "" where creation failed before it was chosen */
+size_t sky_model_bytes(const sky_model *model);    /* packed weights and tables */
+void sky_model_free(sky_model *model);             /* after its plans; NULL is fine */
+
+/* out [n] = the bfloat16 numbers of in [n] */
+void sky_widen_bf16(const uint16_t *in, int64_t n, float *out);
 
 /* ---- plan ------------------------------------------------------------------------------------------------------ */
 

@@ -73,18 +73,18 @@ SKY_INLINE void rotate(const float *x, const float *cos, const float *sin, float
 /* keys [n_keys, d_head], rotated, as panels [d_head, PANEL_COLS], zero beyond n_keys; rows: [PANEL_COLS, d_head] */
 static void pack_keys(const sky_attention *a, float *panels, float *rows)
 {
-    const int half = a->d_head / 2;
-    for (int first = 0; first < a->n_keys; first += PANEL_COLS) {
-        const int count = a->n_keys - first < PANEL_COLS ? a->n_keys - first : PANEL_COLS;
+    const int d_head = a->q.cols, half = d_head / 2;
+    for (int first = 0; first < a->k.rows; first += PANEL_COLS) {
+        const int count = a->k.rows - first < PANEL_COLS ? a->k.rows - first : PANEL_COLS;
         for (int i = 0; i < count; i++) {
             const ptrdiff_t key = first + i;
-            rotate(a->k + key * a->ldkv, a->rope_cos ? a->rope_cos + key * half : NULL,
-                   a->rope_sin ? a->rope_sin + key * half : NULL, 1.0f, a->d_head, rows + (ptrdiff_t)i * a->d_head);
+            rotate(a->k.data + key * a->k.stride, a->rope_cos ? a->rope_cos + key * half : NULL,
+                   a->rope_sin ? a->rope_sin + key * half : NULL, 1.0f, d_head, rows + (ptrdiff_t)i * d_head);
         }
         if (count < PANEL_COLS)
-            memset(rows + (ptrdiff_t)count * a->d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * a->d_head);
-        pack_panel(rows, a->d_head, a->d_head, panels);
-        panels += (size_t)a->d_head * PANEL_COLS;
+            memset(rows + (ptrdiff_t)count * d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * d_head);
+        pack_panel(rows, d_head, d_head, panels);
+        panels += (size_t)d_head * PANEL_COLS;
     }
 }
 
@@ -114,7 +114,7 @@ SKY_INLINE float softmax_row(float *scores, int begin, int end, int width)
 
 static void attention(const sky_attention *a)
 {
-    const int d_head = a->d_head, half = d_head / 2, n_keys = a->n_keys;
+    const int d_head = a->q.cols, half = d_head / 2, n_keys = a->k.rows;
     const int n_panels = (n_keys + PANEL_COLS - 1) / PANEL_COLS;
     float *panels = a->scratch;
     float *queries = panels + (size_t)n_panels * PANEL_COLS * d_head; /* [TILE_ROWS, d_head] */
@@ -122,8 +122,8 @@ static void attention(const sky_attention *a)
     float *rows = scores + (size_t)TILE_ROWS * ((size_t)n_panels * PANEL_COLS + 16);
     pack_keys(a, panels, rows);
 
-    for (int first = 0; first < a->n_queries; first += TILE_ROWS) {
-        const int count = a->n_queries - first < TILE_ROWS ? a->n_queries - first : TILE_ROWS;
+    for (int first = 0; first < a->q.rows; first += TILE_ROWS) {
+        const int count = a->q.rows - first < TILE_ROWS ? a->q.rows - first : TILE_ROWS;
         int key_begin = 0, key_end = n_keys;
         if (a->window >= 0) {
             key_begin = first - a->window > 0 ? first - a->window : 0;
@@ -135,7 +135,7 @@ static void attention(const sky_attention *a)
 
         for (int i = 0; i < count; i++) {
             const ptrdiff_t query = first + i;
-            rotate(a->q + query * a->ldq, a->rope_cos ? a->rope_cos + query * half : NULL,
+            rotate(a->q.data + query * a->q.stride, a->rope_cos ? a->rope_cos + query * half : NULL,
                    a->rope_sin ? a->rope_sin + query * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
         }
         for (int panel = panel_begin; panel < panel_end; panel++)
@@ -151,8 +151,8 @@ static void attention(const sky_attention *a)
         }
         for (int col = 0; col < d_head; col += PANEL_COLS)
             tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), stride,
-                                a->v + (ptrdiff_t)key_begin * a->ldkv + col, a->ldkv, d_head - col, inverse_sums,
-                                a->out + (ptrdiff_t)first * a->ldo + col, a->ldo);
+                                a->v.data + (ptrdiff_t)key_begin * a->v.stride + col, a->v.stride, d_head - col, inverse_sums,
+                                a->out.data + (ptrdiff_t)first * a->out.stride + col, a->out.stride);
     }
 }
 

@@ -96,11 +96,11 @@ SKY_INLINE void tile_accumulate_part(const int rows, int k, const float *a, int 
 static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, int panel)
 {
     if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
-        const int first = panel * VL, cols = g->n / 2 - first < VL ? g->n / 2 - first : VL;
+        const int first = panel * VL, cols = g->c.cols - first < VL ? g->c.cols - first : VL;
         for (int i = 0; i < rows; i++) {
             const vf up = v_load(t + i * PANEL_COLS), gate = v_load(t + i * PANEL_COLS + VL);
             const vf y = v_mul(g->epilogue == SKY_EPILOGUE_GEGLU ? v_gelu(up) : v_silu(up), gate);
-            float *c = g->c + (ptrdiff_t)(row + i) * g->ldc + first;
+            float *c = g->c.data + (ptrdiff_t)(row + i) * g->c.stride + first;
             if (cols == VL)
                 v_store(c, y);
             else
@@ -108,7 +108,7 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
         }
         return;
     }
-    const int first = panel * PANEL_COLS, cols = g->n - first;
+    const int first = panel * PANEL_COLS, cols = g->c.cols - first;
     vf b0 = v_set1(0.0f), b1 = b0;
     if (g->bias)
         load_cols(g->bias + first, cols, &b0, &b1);
@@ -121,7 +121,7 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
             y0 = v_max(v_set1(0.0f), y0);
             y1 = v_max(v_set1(0.0f), y1);
         }
-        store_cols(g->c + (ptrdiff_t)(row + i) * g->ldc + first, y0, y1, cols);
+        store_cols(g->c.data + (ptrdiff_t)(row + i) * g->c.stride + first, y0, y1, cols);
     }
 }
 
@@ -130,10 +130,10 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
 SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *w, const float *ahead,
                           int ahead_step)
 {
-    const float *a = g->a + (ptrdiff_t)row * g->lda;
+    const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
     vf acc[TILE_ROWS][PANEL_VECTORS];
     tile_clear(rows, acc);
-    tile_accumulate(rows, g->k, a, g->lda, w, PANEL_COLS, ahead, ahead_step, acc);
+    tile_accumulate(rows, g->a.cols, a, g->a.stride, w, PANEL_COLS, ahead, ahead_step, acc);
     if (g->epilogue != SKY_EPILOGUE_LINEAR) {
         float spilled[TILE_ROWS * PANEL_COLS];
         SKY_UNROLL
@@ -144,20 +144,20 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel,
         activate_tile(g, spilled, rows, row, panel);
         return;
     }
-    const int first = panel * PANEL_COLS, cols = g->n - first;
+    const int first = panel * PANEL_COLS, cols = g->c.cols - first;
     vf b0 = v_set1(0.0f), b1 = b0;
     if (g->bias)
         load_cols(g->bias + first, cols, &b0, &b1);
     SKY_UNROLL
     for (int i = 0; i < rows; i++) {
         vf y0 = v_add(acc[i][0], b0), y1 = v_add(acc[i][1], b1);
-        if (g->residual) {
+        if (g->residual.data) {
             vf r0, r1;
-            load_cols(g->residual + (ptrdiff_t)(row + i) * g->ldr + first, cols, &r0, &r1);
+            load_cols(g->residual.data + (ptrdiff_t)(row + i) * g->residual.stride + first, cols, &r0, &r1);
             y0 = v_add(y0, r0);
             y1 = v_add(y1, r1);
         }
-        store_cols(g->c + (ptrdiff_t)(row + i) * g->ldc + first, y0, y1, cols);
+        store_cols(g->c.data + (ptrdiff_t)(row + i) * g->c.stride + first, y0, y1, cols);
     }
 }
 
@@ -183,9 +183,10 @@ static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
  * once and not once a panel. */
 static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, int panel_end)
 {
-    const int fitting = A_BLOCK_FLOATS / g->k / TILE_ROWS * TILE_ROWS, block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
-    for (int first = 0; first < g->m; first += block) {
-        const int last = g->m - first < block ? g->m : first + block;
+    const int fitting = A_BLOCK_FLOATS / g->a.cols / TILE_ROWS * TILE_ROWS;
+    const int block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
+    for (int first = 0; first < g->a.rows; first += block) {
+        const int last = g->a.rows - first < block ? g->a.rows : first + block;
         /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
         const int n_tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
         const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
@@ -194,7 +195,7 @@ static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, i
             for (int row = first; row < last; row += TILE_ROWS) {
                 const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
                 gemm_tiles[rows](g, row, panel, w, ahead, ahead_step);
-                ahead += (size_t)g->k * ahead_step;
+                ahead += (size_t)g->a.cols * ahead_step;
             }
         }
     }
@@ -204,18 +205,16 @@ static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, i
  * several times. Where the parts end depends on k alone, as the bits of a row must. */
 static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 {
-    const size_t panel_floats = (size_t)g->k * PANEL_COLS;
-    const int n_parts = g->epilogue == SKY_EPILOGUE_LINEAR ? (g->k + K_PART - 1) / K_PART : 1;
+    const int k = g->a.cols, n_parts = g->epilogue == SKY_EPILOGUE_LINEAR ? (k + K_PART - 1) / K_PART : 1;
+    const size_t panel_floats = (size_t)k * PANEL_COLS;
     sky_gemm part = *g;
     for (int i = 0, begin = 0; i < n_parts; i++) {
-        const int end = i + 1 == n_parts ? g->k : (int)((int64_t)g->k * (i + 1) / n_parts / FLOATS_PER_LINE * FLOATS_PER_LINE);
-        part.a = g->a + begin;
+        const int end = i + 1 == n_parts ? k : (int)((int64_t)k * (i + 1) / n_parts / FLOATS_PER_LINE * FLOATS_PER_LINE);
+        part.a = sky_cols(g->a, begin, end - begin);
         part.panels = g->panels + (size_t)begin * PANEL_COLS;
-        part.k = end - begin;
         gemm_part(&part, panel_floats, panel_begin, panel_end);
         part.bias = NULL;
         part.residual = g->c;
-        part.ldr = g->ldc;
         begin = end;
     }
 }

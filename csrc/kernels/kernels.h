@@ -15,10 +15,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../skyinfer.h" /* SKY_MAX_D_HEAD */
+
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
 #define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */
 #define SKY_MAX_TILE_ROWS 12     /* the tallest register tile of any */
-#define SKY_MAX_D_HEAD 512
+
+/* Floats [rows, cols] with `stride` elements from row to row. Whether a kernel writes to one says the kernel's contract; data
+ * NULL where an optional one is not given. */
+typedef struct {
+    float *data;
+    int stride, rows, cols;
+} sky_matrix;
+
+static inline sky_matrix sky_rows(sky_matrix m, int first, int n)
+{
+    return (sky_matrix){m.data + (ptrdiff_t)first * m.stride, m.stride, n, m.cols};
+}
+
+static inline sky_matrix sky_cols(sky_matrix m, int first, int n) { return (sky_matrix){m.data + first, m.stride, m.rows, n}; }
 
 typedef enum {
     SKY_EPILOGUE_LINEAR = 0, /* c = acc + bias + residual */
@@ -33,29 +48,22 @@ typedef enum {
  * [m, d_ff]; bias and residual must be NULL.
  * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. */
 typedef struct {
-    int m, n, k;
-    const float *a;
-    int lda;
+    sky_matrix a;
     const float *panels;
     const float *bias;
-    const float *residual;
-    int ldr;
-    float *c;
-    int ldc;
+    sky_matrix residual;
+    sky_matrix c;
     sky_epilogue epilogue;
 } sky_gemm;
 
-/* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each of `rows` rows of d elements; biased variance, in two
- * passes. bias [d] may be NULL. y may be x. */
+/* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each row of x [n, d]; biased variance, in two passes.
+ * weight [d]; bias [d] or NULL. y [n, d] may be x. */
 typedef struct {
-    int rows, d;
-    const float *x;
-    int ldx;
+    sky_matrix x;
     const float *weight;
     const float *bias;
     float eps;
-    float *y;
-    int ldy;
+    sky_matrix y;
 } sky_norm;
 
 /* One head of one sequence: out = softmax(rope(q) rope(k)^T * scale) v, q [n_queries, d_head], k and v [n_keys, d_head],
@@ -64,13 +72,7 @@ typedef struct {
  * NULL: no rotation. scratch: sky_attention_scratch(n_keys, d_head) floats, 64-byte aligned. out must not overlap
  * q, k or v. d_head <= SKY_MAX_D_HEAD, even where there is rope. */
 typedef struct {
-    int n_queries, n_keys, d_head;
-    const float *q;
-    int ldq;
-    const float *k, *v;
-    int ldkv;
-    float *out;
-    int ldo;
+    sky_matrix q, k, v, out;
     const float *rope_cos, *rope_sin;
     int window;
     float scale;

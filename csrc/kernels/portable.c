@@ -22,32 +22,32 @@ static float output(const sky_gemm *g, float acc, int row, int col)
     case SKY_EPILOGUE_GELU:
         return gelu(acc);
     default:
-        return g->residual ? acc + g->residual[(ptrdiff_t)row * g->ldr + col] : acc;
+        return g->residual.data ? acc + g->residual.data[(ptrdiff_t)row * g->residual.stride + col] : acc;
     }
 }
 
 static void store_row(const sky_gemm *g, const float *acc, int row, int panel)
 {
-    float *c = g->c + (ptrdiff_t)row * g->ldc;
+    float *c = g->c.data + (ptrdiff_t)row * g->c.stride;
     if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
-        for (int j = 0; j < PANEL_COLS / 2 && panel * (PANEL_COLS / 2) + j < g->n / 2; j++) {
+        for (int j = 0; j < PANEL_COLS / 2 && panel * (PANEL_COLS / 2) + j < g->c.cols; j++) {
             const float up = acc[j], gate = acc[PANEL_COLS / 2 + j];
             c[panel * (PANEL_COLS / 2) + j] = (g->epilogue == SKY_EPILOGUE_GEGLU ? gelu(up) : silu(up)) * gate;
         }
         return;
     }
-    for (int j = 0; j < PANEL_COLS && panel * PANEL_COLS + j < g->n; j++)
+    for (int j = 0; j < PANEL_COLS && panel * PANEL_COLS + j < g->c.cols; j++)
         c[panel * PANEL_COLS + j] = output(g, acc[j], row, panel * PANEL_COLS + j);
 }
 
 static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 {
     for (int panel = panel_begin; panel < panel_end; panel++) {
-        const float *w = g->panels + (size_t)panel * (size_t)g->k * PANEL_COLS;
-        for (int row = 0; row < g->m; row++) {
-            const float *a = g->a + (ptrdiff_t)row * g->lda;
+        const float *w = g->panels + (size_t)panel * (size_t)g->a.cols * PANEL_COLS;
+        for (int row = 0; row < g->a.rows; row++) {
+            const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
             float acc[PANEL_COLS] = {0};
-            for (int p = 0; p < g->k; p++)
+            for (int p = 0; p < g->a.cols; p++)
                 for (int j = 0; j < PANEL_COLS; j++)
                     acc[j] += a[p] * w[p * PANEL_COLS + j];
             store_row(g, acc, row, panel);
@@ -57,17 +57,17 @@ static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 
 static void layer_norm(const sky_norm *n)
 {
-    for (int row = 0; row < n->rows; row++) {
-        const float *x = n->x + (ptrdiff_t)row * n->ldx;
-        float *y = n->y + (ptrdiff_t)row * n->ldy;
+    for (int row = 0; row < n->x.rows; row++) {
+        const float *x = n->x.data + (ptrdiff_t)row * n->x.stride;
+        float *y = n->y.data + (ptrdiff_t)row * n->y.stride;
         float mean = 0.0f, variance = 0.0f;
-        for (int j = 0; j < n->d; j++)
+        for (int j = 0; j < n->x.cols; j++)
             mean += x[j];
-        mean /= (float)n->d;
-        for (int j = 0; j < n->d; j++)
+        mean /= (float)n->x.cols;
+        for (int j = 0; j < n->x.cols; j++)
             variance += (x[j] - mean) * (x[j] - mean);
-        const float scale = 1.0f / sqrtf(variance / (float)n->d + n->eps);
-        for (int j = 0; j < n->d; j++)
+        const float scale = 1.0f / sqrtf(variance / (float)n->x.cols + n->eps);
+        for (int j = 0; j < n->x.cols; j++)
             y[j] = (x[j] - mean) * scale * n->weight[j] + (n->bias ? n->bias[j] : 0.0f);
     }
 }
@@ -83,23 +83,24 @@ static float rotated(const float *x, int j, int d_head, const float *cos, const 
 
 static void attention(const sky_attention *a)
 {
-    const int d_head = a->d_head, half = d_head / 2;
+    const int d_head = a->q.cols, half = d_head / 2;
     float *scores = a->scratch;          /* [n_keys] */
-    float *keys = scores + a->n_keys;    /* [n_keys, d_head], rotated */
-    for (int key = 0; key < a->n_keys; key++)
+    float *keys = scores + a->k.rows;    /* [n_keys, d_head], rotated */
+    for (int key = 0; key < a->k.rows; key++)
         for (int j = 0; j < d_head; j++)
             keys[(ptrdiff_t)key * d_head + j] =
-                rotated(a->k + (ptrdiff_t)key * a->ldkv, j, d_head, a->rope_cos ? a->rope_cos + (ptrdiff_t)key * half : NULL,
+                rotated(a->k.data + (ptrdiff_t)key * a->k.stride, j, d_head,
+                        a->rope_cos ? a->rope_cos + (ptrdiff_t)key * half : NULL,
                         a->rope_sin ? a->rope_sin + (ptrdiff_t)key * half : NULL);
 
-    for (int query = 0; query < a->n_queries; query++) {
+    for (int query = 0; query < a->q.rows; query++) {
         const float *cos = a->rope_cos ? a->rope_cos + (ptrdiff_t)query * half : NULL;
         const float *sin = a->rope_sin ? a->rope_sin + (ptrdiff_t)query * half : NULL;
         const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
-        const int end = a->window >= 0 && a->n_keys - query > a->window + 1 ? query + a->window + 1 : a->n_keys;
+        const int end = a->window >= 0 && a->k.rows - query > a->window + 1 ? query + a->window + 1 : a->k.rows;
         float q[SKY_MAX_D_HEAD], peak = -INFINITY, sum = 0.0f;
         for (int j = 0; j < d_head; j++)
-            q[j] = rotated(a->q + (ptrdiff_t)query * a->ldq, j, d_head, cos, sin) * a->scale;
+            q[j] = rotated(a->q.data + (ptrdiff_t)query * a->q.stride, j, d_head, cos, sin) * a->scale;
         for (int key = begin; key < end; key++) {
             scores[key] = 0.0f;
             for (int j = 0; j < d_head; j++)
@@ -113,8 +114,8 @@ static void attention(const sky_attention *a)
         for (int j = 0; j < d_head; j++) {
             float acc = 0.0f;
             for (int key = begin; key < end; key++)
-                acc += scores[key] * a->v[(ptrdiff_t)key * a->ldkv + j];
-            a->out[(ptrdiff_t)query * a->ldo + j] = acc / sum;
+                acc += scores[key] * a->v.data[(ptrdiff_t)key * a->v.stride + j];
+            a->out.data[(ptrdiff_t)query * a->out.stride + j] = acc / sum;
         }
     }
 }

@@ -65,11 +65,11 @@ SKY_INLINE vf v_silu(vf x)
 
 static void layer_norm(const sky_norm *n)
 {
-    const int d = n->d, whole = d / VL * VL, tail = d - whole;
+    const int d = n->x.cols, whole = d / VL * VL, tail = d - whole;
     const float inv_d = 1.0f / (float)d;
-    for (int row = 0; row < n->rows; row++) {
-        const float *x = n->x + (ptrdiff_t)row * n->ldx;
-        float *y = n->y + (ptrdiff_t)row * n->ldy;
+    for (int row = 0; row < n->x.rows; row++) {
+        const float *x = n->x.data + (ptrdiff_t)row * n->x.stride;
+        float *y = n->y.data + (ptrdiff_t)row * n->y.stride;
 
         vf sum = v_set1(0.0f);
         for (int j = 0; j < whole; j += VL)

@@ -65,6 +65,8 @@ static window window_of(int rows, int cols, float fill, const float *values)
     return w;
 }
 
+static sky_matrix matrix_of(const window *w) { return (sky_matrix){w->data, w->stride, w->rows, w->cols}; }
+
 static const float canary = 12345.678f;
 
 static void expect_canaries(const window *w, const char *isa, const char *what)
@@ -94,15 +96,15 @@ static double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.707106781186547
 
 static double silu(double x) { return x / (1.0 + exp(-x)); }
 
-static void product(const sky_kernels *kernels, int m, int n, int k, int gated, sky_epilogue epilogue, const window *a,
+static void product(const sky_kernels *kernels, int n, int k, int gated, sky_epilogue epilogue, const window *a,
                     const float *w, const float *bias, const window *residual, window *c)
 {
     sky_linear linear = {.n = n, .k = k, .gated = gated};
     const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
     linear.panels = sky_alloc((size_t)n_panels * kernels->panel_cols * k * sizeof(float));
     expect(sky_pack(kernels, &linear, SKY_DTYPE_F32, w, 0), kernels->isa, "sky_pack", 0);
-    const sky_gemm g = {m, n, k, a->data, a->stride, linear.panels, bias, residual ? residual->data : NULL,
-                        residual ? residual->stride : 0, c->data, c->stride, epilogue};
+    const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
+                        epilogue};
     kernels->gemm_f32(&g, 0, n_panels);
     sky_release(linear.panels);
 }
@@ -163,7 +165,7 @@ static void check_gemm(const sky_kernels *tested)
                 double *want = malloc((size_t)m * cols * sizeof *want), *bound = malloc((size_t)m * cols * sizeof *bound);
                 window a = window_of(m, k, NAN, va), r = window_of(m, n, NAN, vr), got = window_of(m, cols, canary, NULL);
                 const float *b = gated ? NULL : bias;
-                product(tested, m, n, k, gated, epilogue, &a, w, b, epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL, &got);
+                product(tested, n, k, gated, epilogue, &a, w, b, epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL, &got);
                 exact_product(m, n, k, epilogue, va, w, b, vr, want, bound);
                 expect_canaries(&got, tested->isa, "gemm wrote outside its output");
                 expect_within(&got, want, bound, tested->isa, "gemm, in bounds");
@@ -180,7 +182,7 @@ static void check_norm(const sky_kernels *tested)
         double *want = malloc(3 * (size_t)d * sizeof *want), *bound = malloc(3 * (size_t)d * sizeof *bound);
         window x = window_of(3, d, NAN, vx), got = window_of(3, d, canary, NULL);
         for (int with_bias = 0; with_bias < 2; with_bias++) {
-            const sky_norm n = {3, d, x.data, x.stride, weight, with_bias ? bias : NULL, 1e-5f, got.data, got.stride};
+            const sky_norm n = {matrix_of(&x), weight, with_bias ? bias : NULL, 1e-5f, matrix_of(&got)};
             tested->layer_norm(&n);
             for (int r = 0; r < 3; r++) {
                 double mean = 0, variance = 0, largest = 0;
@@ -261,7 +263,7 @@ static void check_attention(const sky_kernels *tested)
                 double *want = malloc(size * sizeof *want), *bound = malloc(size * sizeof *bound);
                 window q = window_of(n, d, NAN, vq), k = window_of(n, d, NAN, vk), v = window_of(n, d, NAN, vv);
                 window got = window_of(n, d, canary, NULL);
-                sky_attention a = {n, n, d, q.data, q.stride, k.data, v.data, k.stride, got.data, got.stride,
+                sky_attention a = {matrix_of(&q), matrix_of(&k), matrix_of(&v), matrix_of(&got),
                                    cos, sin, window_size, 0.3f, NULL};
                 a.scratch = sky_alloc(sky_attention_scratch(n, d) * sizeof(float));
                 tested->attention(&a);
@@ -298,12 +300,19 @@ static void check_widen(const sky_kernels *tested)
 
 enum { D = 48, FF = 40, VOCAB = 50, LAYERS = 4, HEADS = 2, BLOCKS = 2, MAX_LEN = 200 };
 
+static const char *model_error(const sky_model *m)
+{
+    static char text[256];
+    sky_model_error(m, text, sizeof text);
+    return text;
+}
+
 static void paint(sky_model *m, const char *name, int rows, int cols, float scale, float shift)
 {
     float *values = noisy((size_t)rows * cols);
     for (int i = 0; i < rows * cols; i++)
         values[i] = values[i] * scale + shift;
-    expect(sky_model_set(m, name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, sky_model_isa(m), sky_model_error(m), 0);
+    expect(sky_model_set(m, name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, sky_model_isa(m), model_error(m), 0);
     free(values);
 }
 
@@ -316,7 +325,7 @@ static void paint_again_in_parts(sky_model *m, int step)
     for (int row = 0; row < VOCAB; row += step) {
         const int rows = row + step < VOCAB ? step : VOCAB - row;
         expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row, rows, D, values + (size_t)row * D) == SKY_OK, isa,
-               sky_model_error(m), row);
+               model_error(m), row);
         if (row + rows < VOCAB)
             expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows + 1, 1, D, values) == SKY_ERR_STATE, isa, "a gap", row);
         expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, VOCAB - row - rows + 1, D, values) == SKY_ERR_SHAPE, isa,
@@ -324,6 +333,39 @@ static void paint_again_in_parts(sky_model *m, int step)
         expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, 0, D, values) == SKY_ERR_SHAPE, isa, "no rows", row);
     }
     expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, -1, 1, D, values) == SKY_ERR_STATE, isa, "a row before the first", 0);
+    free(values);
+}
+
+/* A NaN overwrites what was set, so the tensor is missing until it is set anew, a vector and a matrix and the last of parts alike. */
+static void refuse_nan(sky_model *m)
+{
+    const char *isa = sky_model_isa(m);
+    static const struct {
+        const char *name;
+        int rows, cols;
+        float scale;
+    } tensors[] = {{"output_norm.weight", 1, D, 0}, {"cls.weight", D, D, 0.15f}, {"blk.4.attn_qkv.weight", 3 * D, D, 0.15f}};
+    for (int i = 0; i < 3; i++) {
+        const int rows = tensors[i].rows, cols = tensors[i].cols;
+        const uint32_t before = seed;
+        float *values = noisy((size_t)rows * cols);
+        for (int at = 0; at < rows * cols; at++)
+            values[at] = tensors[i].scale ? values[at] * tensors[i].scale : 1.0f;
+        values[rows * cols - 1] = i ? NAN : INFINITY;
+        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", i);
+        expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), tensors[i].name), isa, "froze a NaN", i);
+        values[rows * cols - 1] = 0.5f;
+        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, isa, "not set anew", i);
+        free(values);
+        seed = before;
+    }
+    float *values = noisy((size_t)VOCAB * D);
+    values[D - 1] = NAN;
+    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", 3);
+    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 1, 1, D, values) == SKY_ERR_STATE, isa, "went on", 3);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), "token_embd"), isa, "froze a NaN", 3);
+    values[D - 1] = 0.5f;
+    expect(sky_model_set(m, "token_embd.weight", SKY_DTYPE_F32, VOCAB, D, values) == SKY_OK, isa, "not set anew", 3);
     free(values);
 }
 
@@ -374,6 +416,7 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
     expect(sky_model_set(m, "cls.output.weights", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_ARGUMENT, isa, "took a name", 0);
     expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model that lacks a tensor", 0);
     paint(m, "cls.output.bias", 1, 1, 0.1f, 0);
+    refuse_nan(m);
     expect(sky_model_freeze(m) == SKY_OK, isa, "freeze", 0);
     expect(sky_model_set(m, "cls.output.bias", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_STATE, isa, "set after freeze", 0);
     return m;
@@ -470,8 +513,103 @@ static void check_model(const char *isa, const float *expected, float *scores)
     printf("ok      %-9s model\n", isa);
 }
 
+/* Whatever failed to be created can be asked for its error and freed, and refuses all else. */
+static void check_handles(void)
+{
+    const char *isa = sky_isa_name(0);
+    static const uint8_t is_global[1] = {1};
+    const sky_model_params sound = {
+        .d_model = 4, .d_ff = 3, .n_vocab = 5, .n_layers = 1, .n_heads = 2, .n_decision_blocks = 0, .n_decision_heads = 1,
+        .window = 8, .max_positions = 9, .norm_eps = 1e-5f, .rope_base_global = 1e4f, .rope_base_local = 1e4f,
+        .layer_is_global = is_global, .isa = isa};
+    sky_model_params faulty[4] = {sound, sound, sound, sound};
+    faulty[0].d_model = 0;
+    faulty[1].isa = "sse9";
+    faulty[2].layer_is_global = NULL;
+    faulty[3].architecture = SKY_N_ARCHITECTURES;
+    const float value = 1;
+    const sky_plan_limits limits = {9, 1, 1, 9, 2};
+    const int32_t ids[1] = {0}, offsets[2] = {0, 1}, types[1] = {0};
+    const sky_batch batch = {1, ids, offsets, ids, offsets, types};
+    float score;
+    for (int i = 0; i < 5; i++) {
+        sky_model *m = NULL; /* the last time round: what is left where memory ran out */
+        expect(i == 4 || sky_model_create(faulty + i, &m) != SKY_OK, isa, "created a faulty model", i);
+        expect(strlen(model_error(m)) > 0, isa, "no error", i);
+        for (int repeat = 0; repeat < 2; repeat++) {
+            expect(sky_model_set(m, "cls.bias", SKY_DTYPE_F32, 1, 4, &value) == SKY_ERR_STATE, isa, "failed model: set", i);
+            expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 0, 1, 4, &value) == SKY_ERR_STATE, isa,
+                   "failed model: set_rows", i);
+            expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "failed model: freeze", i);
+            expect(sky_model_isa(m) != NULL && sky_model_bytes(m) == 0, isa, "failed model: isa, bytes", i);
+        }
+        for (int open = 0; open < 2; open++) { /* a plan of a model that failed, and of one that is not frozen */
+            sky_model *unfrozen = NULL;
+            sky_plan *plan;
+            expect(!open || sky_model_create(&sound, &unfrozen) == SKY_OK, isa, "create", i);
+            expect(sky_plan_create(open ? unfrozen : m, &limits, &plan) == SKY_ERR_STATE, isa, "a plan of no model", i);
+            sky_plan *const plans[2] = {plan, NULL};
+            for (int p = 0; p < 2; p++) {
+                expect(strlen(sky_plan_error(plans[p])) > 0, isa, "no error", i);
+                expect(sky_run(plans[p], &batch, &score) == SKY_ERR_STATE, isa, "failed plan: run", i);
+                sky_plan_use_threads(plans[p], 2);
+                sky_plan_trace(plans[p], NULL, NULL);
+                expect(sky_plan_threads(plans[p]) == 0 && sky_plan_bytes(plans[p]) == 0, isa, "failed plan: threads, bytes", i);
+                expect(!sky_plan_claim(plans[p]), isa, "failed plan: claim", i);
+                sky_plan_release(plans[p]);
+                sky_plan_free(plans[p]);
+            }
+            sky_model_free(unfrozen);
+        }
+        sky_model_free(m);
+    }
+    printf("ok      %-9s handles\n", isa);
+}
+
+/* The exported table names every tensor of a model, once, in the shape that the model takes. */
+static void check_tensors(void)
+{
+    const char *isa = sky_isa_name(0);
+    const sky_model_params sizes = {.d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_decision_blocks = BLOCKS};
+    static sky_tensor tensors[100];
+    const int n = sky_tensors(&sizes, tensors, 100);
+    expect(n == 4 + (6 * LAYERS - 1) + 12 * BLOCKS + 6, isa, "number of tensors", n);
+    expect(sky_tensors(&sizes, NULL, 0) == n, isa, "counts", n);
+    static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
+    sky_model_params params = sizes;
+    params.n_heads = HEADS, params.n_decision_heads = 1, params.max_positions = 4, params.norm_eps = 1e-5f;
+    params.rope_base_global = params.rope_base_local = 1e4f, params.layer_is_global = is_global;
+    sky_model *m;
+    expect(sky_model_create(&params, &m) == SKY_OK, isa, "create", 0);
+    for (int i = 0; i < n; i++) {
+        expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), tensors[i].name), isa, "the next that is missing", i);
+        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, tensors[i].rows + 1, tensors[i].cols, tensors) == SKY_ERR_SHAPE,
+               isa, "a row too many", i);
+        paint(m, tensors[i].name, (int)tensors[i].rows, (int)tensors[i].cols, 1, 0);
+    }
+    expect(sky_model_freeze(m) == SKY_OK, isa, model_error(m), 0);
+    sky_model_free(m);
+    static const char *const unknown[] = {"", "blk.", "blk.0", "blk.0.", "blk.0.attn_norm.weight", "blk.00.attn_qkv.weight",
+                                          "blk.+1.attn_qkv.weight", "blk. 1.attn_qkv.weight", "blk.-1.attn_qkv.weight",
+                                          "blk.6.attn_qkv.weight", "blk.0.attn_qkv.bias", "blk.1.token_embd.weight",
+                                          "blk.0.cls.weight", "attn_qkv.weight", "cls.weightx"};
+    const float value = 0;
+    expect(sky_model_create(&params, &m) == SKY_OK, isa, "create", 0);
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        expect(sky_model_set(m, unknown[i], SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_ARGUMENT, isa, unknown[i], (double)i);
+    sky_model_free(m);
+    for (int i = 0; i < 2; i++) {
+        params = sizes;
+        *(i ? &params.n_layers : &params.d_model) = 0;
+        expect(sky_tensors(&params, tensors, 100) == 0, isa, "tensors of impossible sizes", i);
+    }
+    printf("ok      %-9s tensors\n", isa);
+}
+
 int main(void)
 {
+    check_handles();
+    check_tensors();
     float expected[N_MARKERS], scores[N_MARKERS];
     for (int i = 0; sky_isa_name(i); i++) {
         sky_kernels tested;

@@ -66,10 +66,15 @@ cdef class CoreModel:
         with nogil:
             status = sky_model_create(&params, &self.handle)
         if status != SKY_OK:
-            raise _error(status, sky_model_error(self.handle) if self.handle != NULL else NULL)
+            raise self.fault(status)
 
     def __dealloc__(self):
         sky_model_free(self.handle)
+
+    cdef object fault(self, sky_status status):
+        cdef char text[256]
+        sky_model_error(self.handle, text, sizeof(text))
+        return _error(status, text)
 
     def set(self, str name not None, array not None, str dtype="f32", first_row=None):
         """Packs one tensor: a C-contiguous array [rows, cols] or [cols]; f16 and bf16 as float16 or uint16.
@@ -95,13 +100,13 @@ cdef class CoreModel:
             else:
                 status = sky_model_set(self.handle, name_pointer, c_dtype, rows, cols, &data[0])
         if status != SKY_OK:
-            raise _error(status, sky_model_error(self.handle))
+            raise self.fault(status)
 
     def freeze(self):
         """Checks that every tensor was set; afterwards plans can be made."""
         cdef sky_status status = sky_model_freeze(self.handle)
         if status != SKY_OK:
-            raise _error(status, sky_model_error(self.handle))
+            raise self.fault(status)
 
     @property
     def isa(self) -> str:

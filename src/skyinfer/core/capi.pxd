@@ -16,6 +16,18 @@ cdef extern from "skyinfer.h" nogil:
         SKY_ACT_GELU
         SKY_ACT_SILU
 
+    enum:
+        SKY_N_QUESTION_TYPES
+        SKY_MAX_D_MODEL
+        SKY_MAX_D_FF
+        SKY_MAX_VOCAB
+        SKY_MAX_BLOCKS
+        SKY_MAX_D_HEAD
+        SKY_MAX_THREADS
+
+    ctypedef enum sky_architecture:
+        SKY_ARCH_S1
+
     ctypedef enum sky_dtype:
         SKY_DTYPE_F32
         SKY_DTYPE_F16
@@ -28,6 +40,7 @@ cdef extern from "skyinfer.h" nogil:
         pass
 
     ctypedef struct sky_model_params:
+        sky_architecture architecture
         int32_t d_model
         int32_t d_ff
         int32_t n_vocab
@@ -45,13 +58,22 @@ cdef extern from "skyinfer.h" nogil:
         size_t qkv_table_bytes
         const char *isa
 
+    ctypedef struct sky_tensor:
+        char name[64]
+        int32_t n_dims
+        int64_t rows
+        int64_t cols
+
+    int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most)
+    void sky_widen_bf16(const uint16_t *inp, int64_t n, float *out)
+
     sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols,
                              const void *data)
     sky_status sky_model_set_rows(sky_model *model, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows,
                                   int64_t cols, const void *data)
     sky_status sky_model_freeze(sky_model *model)
-    const char *sky_model_error(const sky_model *model)
+    void sky_model_error(const sky_model *model, char *text, size_t n_bytes)
     const char *sky_model_isa(const sky_model *model)
     size_t sky_model_bytes(const sky_model *model)
     void sky_model_free(sky_model *model)
@@ -94,50 +116,37 @@ cdef extern from "kernels/kernels.h" nogil:
         SKY_EPILOGUE_GEGLU
         SKY_EPILOGUE_SWIGLU
 
+    ctypedef struct sky_matrix:
+        float *data
+        int stride
+        int rows
+        int cols
+
     ctypedef struct sky_gemm:
-        int m
-        int n
-        int k
-        const float *a
-        int lda
+        sky_matrix a
         const float *panels
         const float *bias
-        const float *residual
-        int ldr
-        float *c
-        int ldc
+        sky_matrix residual
+        sky_matrix c
         sky_epilogue epilogue
 
     ctypedef struct sky_norm:
-        int rows
-        int d
-        const float *x
-        int ldx
+        sky_matrix x
         const float *weight
         const float *bias
         float eps
-        float *y
-        int ldy
+        sky_matrix y
 
     ctypedef struct sky_attention:
-        int n_queries
-        int n_keys
-        int d_head
-        const float *q
-        int ldq
-        const float *k
-        const float *v
-        int ldkv
-        float *out
-        int ldo
+        sky_matrix q
+        sky_matrix k
+        sky_matrix v
+        sky_matrix out
         const float *rope_cos
         const float *rope_sin
         int window
         float scale
         float *scratch
-
-    enum:
-        SKY_MAX_D_HEAD
 
     size_t sky_attention_scratch(int n_keys, int d_head)
 

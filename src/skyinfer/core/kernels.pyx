@@ -21,17 +21,22 @@ EPILOGUES = {
 }
 
 
-cdef int _stride(const float[:, :] rows, str what, Py_ssize_t n_rows, Py_ssize_t n_cols) except -1:
-    """The row stride in elements of [n_rows, n_cols] with contiguous rows; anything else is refused."""
-    if rows.shape[0] != n_rows or rows.shape[1] != n_cols:
-        raise ValueError(f"{what}: expected [{n_rows}, {n_cols}], got [{rows.shape[0]}, {rows.shape[1]}]")
+cdef sky_matrix _matrix(const float[:, :] values, str what, Py_ssize_t n_rows, Py_ssize_t n_cols) except *:
+    """A matrix argument of [n_rows, n_cols] with contiguous rows; anything else is refused."""
+    cdef sky_matrix m
+    cdef Py_ssize_t stride = values.strides[0]
+    if values.shape[0] != n_rows or values.shape[1] != n_cols:
+        raise ValueError(f"{what}: expected [{n_rows}, {n_cols}], got [{values.shape[0]}, {values.shape[1]}]")
     if n_rows < 1 or n_cols < 1:
         raise ValueError(f"{what}: is empty")
-    if (n_cols > 1 and rows.strides[1] != sizeof(float)) or rows.strides[0] % <Py_ssize_t>sizeof(float):
+    if (n_cols > 1 and values.strides[1] != sizeof(float)) or stride % <Py_ssize_t>sizeof(float):
         raise ValueError(f"{what}: rows are not contiguous")
-    if n_rows > 1 and rows.strides[0] < n_cols * <Py_ssize_t>sizeof(float):
+    if n_rows > 1 and stride < n_cols * <Py_ssize_t>sizeof(float):
         raise ValueError(f"{what}: rows overlap")
-    return <int>(rows.strides[0] // <Py_ssize_t>sizeof(float)) if n_rows > 1 else <int>n_cols
+    m.data = <float *>&values[0, 0]
+    m.stride = <int>(stride // <Py_ssize_t>sizeof(float)) if n_rows > 1 else <int>n_cols
+    m.rows, m.cols = <int>n_rows, <int>n_cols
+    return m
 
 
 cdef int _length(const float[::1] vector, str what, Py_ssize_t n) except -1:
@@ -93,19 +98,17 @@ cdef class Kernels:
         if w.linear.gated and (bias is not None or residual is not None):
             raise ValueError(f"{epilogue}: takes no bias and no residual")
         memset(&g, 0, sizeof(g))
-        g.m, g.n, g.k = a.shape[0], w.linear.n, w.linear.k
-        g.lda = _stride(a, "a", g.m, g.k)
-        g.ldc = _stride(out, "out", g.m, g.n // 2 if w.linear.gated else g.n)
-        g.a, g.panels, g.c, g.epilogue = &a[0, 0], w.linear.panels, &out[0, 0], EPILOGUES[epilogue]
+        g.a = _matrix(a, "a", a.shape[0], w.linear.k)
+        g.c = _matrix(out, "out", a.shape[0], w.linear.n // 2 if w.linear.gated else w.linear.n)
+        g.panels, g.epilogue = w.linear.panels, EPILOGUES[epilogue]
         if bias is not None:
-            _length(bias, "bias", g.n)
+            _length(bias, "bias", w.linear.n)
             g.bias = &bias[0]
         if residual is not None:
-            g.ldr = _stride(residual, "residual", g.m, g.n)
-            g.residual = &residual[0, 0]
+            g.residual = _matrix(residual, "residual", a.shape[0], w.linear.n)
         with nogil:
             for i in range(repeat):
-                self.table.gemm_f32(&g, 0, (g.n + self.table.panel_cols - 1) // self.table.panel_cols)
+                self.table.gemm_f32(&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""
@@ -119,12 +122,12 @@ cdef class Kernels:
                    float[:, :] out not None, *, const float[::1] bias=None):
         cdef sky_norm n
         memset(&n, 0, sizeof(n))
-        n.rows, n.d = x.shape[0], x.shape[1]
-        n.ldx, n.ldy = _stride(x, "x", n.rows, n.d), _stride(out, "out", n.rows, n.d)
-        _length(weight, "weight", n.d)
-        n.x, n.weight, n.eps, n.y = &x[0, 0], &weight[0], eps, &out[0, 0]
+        n.x = _matrix(x, "x", x.shape[0], x.shape[1])
+        n.y = _matrix(out, "out", x.shape[0], x.shape[1])
+        _length(weight, "weight", x.shape[1])
+        n.weight, n.eps = &weight[0], eps
         if bias is not None:
-            _length(bias, "bias", n.d)
+            _length(bias, "bias", x.shape[1])
             n.bias = &bias[0]
         with nogil:
             self.table.layer_norm(&n)
@@ -132,28 +135,24 @@ cdef class Kernels:
     def attention(self, const float[:, :] q not None, const float[:, :] k not None, const float[:, :] v not None,
                   float[:, :] out not None, *, const float[:, ::1] cos=None, const float[:, ::1] sin=None,
                   int window=-1, float scale=1.0):
-        """One head of one sequence; k and v share their row stride."""
+        """One head of one sequence."""
         cdef sky_attention a
+        cdef Py_ssize_t n_queries = q.shape[0], n_keys = k.shape[0], d_head = q.shape[1]
         memset(&a, 0, sizeof(a))
-        a.n_queries, a.n_keys, a.d_head = q.shape[0], k.shape[0], q.shape[1]
-        if a.d_head > SKY_MAX_D_HEAD:
-            raise ValueError(f"q: heads are at most {SKY_MAX_D_HEAD} wide, not {a.d_head}")
-        if (cos is None) != (sin is None) or (window >= 0 and a.n_queries != a.n_keys):
+        if d_head > SKY_MAX_D_HEAD:
+            raise ValueError(f"q: heads are at most {SKY_MAX_D_HEAD} wide, not {d_head}")
+        if (cos is None) != (sin is None) or (window >= 0 and n_queries != n_keys):
             raise ValueError("cos and sin come together, and a window needs as many queries as keys")
-        a.ldq, a.ldo = _stride(q, "q", a.n_queries, a.d_head), _stride(out, "out", a.n_queries, a.d_head)
-        a.ldkv = _stride(k, "k", a.n_keys, a.d_head)
-        if _stride(v, "v", a.n_keys, a.d_head) != a.ldkv:
-            raise ValueError("v: expected the row stride of k")
-        a.q, a.k, a.v, a.out = &q[0, 0], &k[0, 0], &v[0, 0], &out[0, 0]
+        a.q, a.out = _matrix(q, "q", n_queries, d_head), _matrix(out, "out", n_queries, d_head)
+        a.k, a.v = _matrix(k, "k", n_keys, d_head), _matrix(v, "v", n_keys, d_head)
         if cos is not None:
-            if a.d_head % 2 or a.n_queries > a.n_keys:
+            if d_head % 2 or n_queries > n_keys:
                 raise ValueError("rope: heads have an even width, and every query a position among the keys")
-            _stride(cos, "cos", a.n_keys, a.d_head // 2)
-            _stride(sin, "sin", a.n_keys, a.d_head // 2)
-            a.rope_cos, a.rope_sin = &cos[0, 0], &sin[0, 0]
+            a.rope_cos = _matrix(cos, "cos", n_keys, d_head // 2).data
+            a.rope_sin = _matrix(sin, "sin", n_keys, d_head // 2).data
         a.window, a.scale = window, scale
         # of this call alone: threads may share the table
-        cdef void *scratch = PyMem_RawMalloc(sky_attention_scratch(a.n_keys, a.d_head) * sizeof(float) + SKY_ALIGN)
+        cdef void *scratch = PyMem_RawMalloc(sky_attention_scratch(<int>n_keys, <int>d_head) * sizeof(float) + SKY_ALIGN)
         if scratch == NULL:
             raise MemoryError
         a.scratch = <float *>((<uintptr_t>scratch + SKY_ALIGN - 1) // SKY_ALIGN * SKY_ALIGN)
