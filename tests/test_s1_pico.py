@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import skyinfer
+from skyinfer.files.places import shipped
 from skyinfer.games.flappy import FRAMES_PER_SECOND, QUESTIONS, Flappy
 from skyinfer.games.pilots import RandomPilot, RememberingPilot, TeacherPilot, disturbed, fly
-from skyinfer.model import DEFAULT_MODEL
 
 CARD = Path(__file__).parents[1] / "docs" / "s1-pico.md"
 
@@ -24,7 +24,7 @@ def s1_pico() -> skyinfer.Model:
 
 def test_its_sizes(s1_pico: skyinfer.Model) -> None:
     assert s1_pico.name == "s1-pico"
-    assert DEFAULT_MODEL.stat().st_size < 1_000_000
+    assert shipped("s1-pico").stat().st_size < 1_000_000
     parameters = sum(map(math.prod, s1_pico.config.expected_tensors().values()))
     assert parameters <= 400_000
     assert f"{parameters:,} parameters" in CARD.read_text("utf-8")

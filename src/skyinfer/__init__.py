@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .errors import FormatError, IsaError, RequestError, SkyinferError
+from .errors import FormatError, HubError, IsaError, RequestError, SkyinferError
 
 if TYPE_CHECKING:
     from .compiled import CompiledQuestions
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CompiledQuestions",
     "FormatError",
+    "HubError",
     "IsaError",
     "Model",
     "RequestError",

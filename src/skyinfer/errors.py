@@ -22,6 +22,10 @@ class FormatError(SkyinferError, ValueError):
     """A model file or checkpoint is faulty. The message names the key, tensor or file."""
 
 
+class HubError(SkyinferError, OSError):
+    """A model of the Hugging Face hub cannot be had. The message says what was looked for and what to do."""
+
+
 class RequestError(SkyinferError, ValueError):
     """A state or question cannot be answered as it was given.
 

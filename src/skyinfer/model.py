@@ -14,7 +14,7 @@ import numpy as np
 from .compiled import CompiledQuestions, QuestionCache
 from .core import border
 from .errors import IsaError
-from .files.paths import checked_path
+from .files import places
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
 from .schema import parse_questions
@@ -29,9 +29,6 @@ ISA_VARIABLE = "SKYINFER_ISA"
 # Holds the tables of small models. A much larger one would be read from memory for every token, for little.
 TOKEN_TABLE_BYTES = 16 << 20
 
-# s1-pico (docs/s1-pico.md), which comes with the package
-DEFAULT_MODEL = Path(__file__).parent / "models" / "s1-pico.gguf"
-
 
 def load(
     path: str | os.PathLike[str] | None = None,
@@ -45,7 +42,9 @@ def load(
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
     Args:
-        path: the file or directory. Default: s1-pico, the small model that comes with skyinfer and flies a drone.
+        path: the file or directory; or a string that names a model: "s1-pico", the small one that comes with skyinfer
+            and flies a drone (the default), or a repository of the Hugging Face hub, OWNER/NAME[@REVISION] with
+            :FILE.gguf or :FOLDER behind it where it holds several models (docs/models.md). A path that exists wins.
         isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
             variable SKYINFER_ISA, or else the strongest that this CPU runs.
         threads: that one call may use. Default: 1 for models under four million parameters, and for larger ones the
@@ -62,10 +61,11 @@ def load(
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
             file. Or the path is empty or holds a NUL character.
+        HubError: a model of the hub cannot be had; an OSError that says what was looked for and what to do.
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
-    with open_source(DEFAULT_MODEL if path is None else path) as source:
+    with open_source(path) as source:
         engine = Engine(
             source,
             isa=chosen_isa(isa),
@@ -78,18 +78,18 @@ def load(
 
 
 @contextmanager
-def open_source(path: str | os.PathLike[str]) -> Iterator[ModelSource]:
-    """The GGUF file or checkpoint directory at `path`, closed at the end of the block. Raises as `load`."""
-    path = checked_path(path)
-    if path.is_dir():
+def open_source(path: str | os.PathLike[str] | None) -> Iterator[ModelSource]:
+    """The GGUF file or checkpoint directory that `path` names, closed at the end of the block. Raises as `load`."""
+    place = places.find(path)
+    if place.path.is_dir():
         from .files.checkpoint import Checkpoint
 
-        with Checkpoint.open(path) as checkpoint:
+        with Checkpoint.open(place.path, name=place.name) as checkpoint:
             yield checkpoint
     else:
         from .files.gguf import GGUFFile
 
-        with GGUFFile.open(path) as file:
+        with GGUFFile.open(place.path) as file:
             yield file
 
 

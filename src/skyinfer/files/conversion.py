@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from ..errors import FormatError, warn
+from . import places
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
 from .outtypes import OUTTYPES
@@ -41,7 +42,8 @@ def convert(
     """Write a Laya checkpoint directory as one GGUF file that llama.cpp reads too.
 
     Args:
-        checkpoint_dir: see `Checkpoint.open`.
+        checkpoint_dir: see `Checkpoint.open`; or a string that names a repository of the hub, as for `skyinfer.load`,
+            of which a checkpoint is taken, whatever GGUF files it has.
         out: the file; it appears whole or not at all. A symbolic link is followed.
         outtype: of the matrices: f32, f16, bf16 or q8_0. Norms and biases are always F32.
         pre: see `Checkpoint.open`.
@@ -55,6 +57,7 @@ def convert(
     Raises:
         FormatError: see `Checkpoint.open`; or a weight does not fit the outtype, or the tokenizer has no merges,
             which GGUF cannot say; or a path is empty or holds a NUL character.
+        HubError: a checkpoint of the hub cannot be had.
         FileExistsError: `out` exists and `force` is not set.
         TypeError: `pre` or `name` is not a string.
         ValueError: unknown outtype.
@@ -63,7 +66,8 @@ def convert(
     if outtype not in OUTTYPES:
         raise ValueError(f"unknown outtype {outtype!r}; choose one of {', '.join(OUTTYPES)}")
     target = WholeFile(out, replace=force)
-    with Checkpoint.open(checkpoint_dir, pre=pre, name=name) as checkpoint:
+    place = places.find(checkpoint_dir, checkpoint=True)
+    with Checkpoint.open(place.path, pre=pre, name=place.name if name is None else name) as checkpoint:
         target.refuse_files_of(checkpoint.path, checkpoint.path / "encoder", checkpoint.path / "tokenizer")
         if not checkpoint.metadata[_MERGES]:
             raise FormatError(f"{checkpoint.path}: the tokenizer's BPE has no merges, and GGUF has no empty arrays")
