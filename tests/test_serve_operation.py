@@ -281,11 +281,11 @@ def test_strict_length() -> None:
 
 
 def test_limits_are_the_flags() -> None:
-    from skyinfer.command.main import _parser
+    from skyinfer.command.main import parser
     from skyinfer.serve.options import Options, from_arguments
 
     def options(*arguments: str, **environment: str) -> Options:
-        return from_arguments(_parser().parse_args(["serve", *arguments]), environment)
+        return from_arguments(parser().parse_args(["serve", *arguments]), environment)
 
     assert options() == Options()
     assert options("--max-body", "77", "--head-seconds", "0.5").limits == Limits(body_bytes=77, head_seconds=0.5)

@@ -21,7 +21,7 @@ import numpy as np
 from checkpoints import paint
 
 import skyinfer
-from skyinfer.command import main as cli
+from skyinfer.command.request_file import read_request
 from skyinfer.errors import RequestError
 from skyinfer.schema import parse_request
 
@@ -185,7 +185,7 @@ class Requests:
         with only_documented_warnings():
             try:
                 if isinstance(case, bytes):
-                    case = cli._read_request(str(self.write(case, self.work / "request")))
+                    case = read_request(str(self.write(case, self.work / "request")))
                 parse_request(case)
                 state, questions = case["state"], case["questions"]
                 response = model.decide(state, questions)

@@ -1,0 +1,20 @@
+"""Which model a command uses: the option -m, the environment variable SKYINFER_MODEL, or the model of the package."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+MODEL_VARIABLE = "SKYINFER_MODEL"
+
+
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL",
+        help=f"a GGUF file or checkpoint directory (default: the environment variable {MODEL_VARIABLE}, or s1-pico)",
+    )  # fmt: skip
+
+
+def model_path(arguments: argparse.Namespace) -> str | None:
+    """What -m or the environment names; None for the model that comes with skyinfer."""
+    return arguments.model or os.environ.get(MODEL_VARIABLE) or None

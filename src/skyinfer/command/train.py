@@ -1,0 +1,83 @@
+"""`skyinfer train`: a model from rows of states, questions and answers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..errors import SkyinferError
+from ..terminal import Progress, put_json, put_line, say
+from .signals import Terminated, termination_raised
+
+SUMMARY = "Train a model on rows of states, questions and answers."
+
+# those that `train_rows` has under the same names
+_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
+            "held_out", "threads", "resume", "force")  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("rows", metavar="ROWS.jsonl", help="an object a line: state, questions, answers; perhaps weight")
+    add("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
+    add("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
+    add("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
+    add("--epochs", metavar="N", type=float, help="passes over the rows (default: by their number)")
+    add("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")
+    add("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")
+    add("--max-len", metavar="N", type=int, help="tokens of a sequence (default: by the size)")
+    add("--head-max-len", metavar="N", type=int, help="tokens of question and options (default: by size)")
+    add("--batch-size", metavar="N", type=int, help="questions in a step (default: 128, or fewer)")
+    add("--lr", metavar="RATE", type=float, help="highest learning rate (default: by the size)")
+    add(
+        "--held-out", metavar="FRACTION", type=float,
+        help="of the states, for temperatures and report (default: a tenth, at most 10,000 states)",
+    )  # fmt: skip
+    add("--threads", metavar="N", type=int, help="default: the CPUs that the process may use")
+    add("--resume", action="store_true", help="go on with the unfinished training in DIR")
+    add("--force", action="store_true", help="replace the checkpoint, or the unfinished training, in DIR")
+    add("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from ..train.rows import RowsError
+
+    try:
+        from ..train.directory import SnapshotError, snapshot_of
+        from ..train.options import OptionError, UnfinishedError
+        from ..train.training import train_rows
+    except ImportError as error:
+        raise SkyinferError(str(error)) from error
+    with termination_raised(), Progress(sys.stderr) as progress:
+        try:
+            report = train_rows(
+                arguments.rows,
+                arguments.out,
+                progress=progress.show_steps,
+                **{name: getattr(arguments, name) for name in _OPTIONS},
+            )
+        except RowsError as error:
+            for line in error.lines():
+                say(line)
+            raise SkyinferError(error.summary) from error
+        # the library names its arguments, the command its options
+        except SnapshotError as error:
+            raise SkyinferError(f"{error.fault}; --force starts over") from error
+        except UnfinishedError as error:
+            message = "holds an unfinished training; --resume goes on with it, --force starts over"
+            raise FileExistsError(error.errno, message, error.filename) from None
+        except FileExistsError as error:
+            message = "holds a checkpoint already; --force replaces it"
+            raise FileExistsError(error.errno, message, error.filename) from None
+        except OptionError as error:
+            arguments.parser.error(str(error))
+        except FloatingPointError as error:
+            raise SkyinferError(str(error)) from error
+        except (KeyboardInterrupt, Terminated):
+            if snapshot_of(arguments.out).exists():
+                say("interrupted; --resume goes on from here")
+            raise
+    if arguments.json:
+        put_json(report.as_dict())
+    else:
+        put_line(report.as_text())
