@@ -64,6 +64,18 @@ def gradients(network: Network, chunk: Chunk) -> dict[str, np.ndarray]:
     return {name: values.numpy() for name, values in zip(network.weights, found, strict=True)}
 
 
+def test_a_seed_goes_on_meaning_the_same_weights() -> None:
+    """Matrices are drawn one after the other, in this order since the first release."""
+    shape = Shape(64, 2, 1, 96, 1, 50, layer_is_global=(True, False))
+    assert [name.removesuffix(".weight") for name, size in shape.tensors() if len(size) == 2] == [
+        "encoder.embeddings.tok_embeddings", "encoder.layers.0.attn.Wqkv", "encoder.layers.0.attn.Wo",
+        "encoder.layers.0.mlp.Wi", "encoder.layers.0.mlp.Wo", "encoder.layers.1.attn.Wqkv", "encoder.layers.1.attn.Wo",
+        "encoder.layers.1.mlp.Wi", "encoder.layers.1.mlp.Wo", "head.layers.0.self_attn.in_proj_weight",
+        "head.layers.0.self_attn.out_proj", "head.layers.0.linear1", "head.layers.0.linear2", "type_emb", "scorer.1",
+        "scorer.3",
+    ]  # fmt: skip
+
+
 def test_padding_has_no_part_in_gradients() -> None:
     shape = Shape(64, 4, 1, 96, 2, 50, window=8, layer_is_global=(True, False, False, True))
     network = Network(shape, initial_weights(shape, 1))

@@ -10,10 +10,21 @@ import numpy.typing as npt
 BatchItem: TypeAlias = tuple[list[int], list[int], int]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 
+MAX_BLOCKS: int
+MAX_D_MODEL: int
+MAX_D_FF: int
+MAX_VOCAB: int
+MAX_D_HEAD: int
+MAX_THREADS: int
+N_QUESTION_TYPES: int
 DTYPES: dict[str, int]
 
 def isa_names() -> list[str]: ...
 def isa_supported(name: str) -> bool: ...
+def tensor_shapes(
+    *, d_model: int, d_ff: int, n_vocab: int, n_layers: int, n_decision_blocks: int
+) -> dict[str, tuple[int, ...]]: ...
+def widen_bf16(values: np.ndarray) -> Matrix: ...
 
 class CoreModel:
     def __init__(

@@ -4,9 +4,10 @@
 Shapes and contracts: csrc/skyinfer.h. What the core refuses comes back as ValueError with its message, or as MemoryError.
 """
 
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.number cimport PyNumber_Index
 from libc.math cimport exp, isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -14,6 +15,10 @@ import numpy as np
 from .capi cimport *
 
 from ..errors import IsaError
+
+# the largest sizes that the core takes (csrc/skyinfer.h)
+MAX_BLOCKS, MAX_D_MODEL, MAX_D_FF, MAX_VOCAB = SKY_MAX_BLOCKS, SKY_MAX_D_MODEL, SKY_MAX_D_FF, SKY_MAX_VOCAB
+MAX_D_HEAD, MAX_THREADS, N_QUESTION_TYPES = SKY_MAX_D_HEAD, SKY_MAX_THREADS, SKY_N_QUESTION_TYPES
 
 DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
 
@@ -38,6 +43,47 @@ def isa_names() -> list[str]:
 def isa_supported(str name not None) -> bool:
     """Whether this CPU and operating system can run the named set."""
     return bool(sky_isa_supported(name.encode()))
+
+
+def tensor_shapes(*, int d_model, int d_ff, int n_vocab, int n_layers, int n_decision_blocks) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a model of these sizes by its GGUF name: its shape, rows first, in the order of the forward pass.
+
+    Raises:
+        ValueError: a size is outside of the core's limits.
+    """
+    cdef sky_model_params params
+    cdef sky_tensor *table
+    cdef int i, n
+    cdef object cols
+    memset(&params, 0, sizeof(params))
+    params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
+    params.n_layers, params.n_decision_blocks = n_layers, n_decision_blocks
+    n = sky_tensors(&params, NULL, 0)
+    if n == 0:
+        raise ValueError("sizes of a model that the core does not take")
+    table = <sky_tensor *>PyMem_Malloc(n * sizeof(sky_tensor))
+    if table == NULL:
+        raise MemoryError
+    try:
+        sky_tensors(&params, table, n)
+        shapes = {}
+        for i in range(n):
+            cols = table[i].cols
+            shapes[table[i].name.decode()] = (<object>table[i].rows, cols) if table[i].n_dims == 2 else (cols,)
+        return shapes
+    finally:
+        PyMem_Free(table)
+
+
+def widen_bf16(values not None):
+    """float32 of the shape of `values`, an array of bfloat16 numbers as uint16."""
+    out = np.empty(values.shape, np.float32)
+    cdef const uint16_t[::1] flat = np.ascontiguousarray(values).reshape(-1)
+    cdef float[::1] wide = out.reshape(-1)
+    if flat.shape[0]:
+        with nogil:
+            sky_widen_bf16(&flat[0], flat.shape[0], &wide[0])
+    return out
 
 
 cdef class CoreModel:

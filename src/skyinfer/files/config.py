@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from ..core.border import tensor_shapes
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.tokenizer import are_strings
@@ -221,40 +222,14 @@ class ModelConfig:
         )
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of the model and its shape, rows first, in the order of the forward pass."""
-        d, d_ff = self.d_model, self.d_ff
-        shapes: dict[str, tuple[int, ...]] = {
-            "token_embd.weight": (self.vocab_size, d),
-            "token_embd_norm.weight": (d,),
-        }
-        for i in range(self.n_layers):
-            block = f"blk.{i}."
-            if i > 0:
-                shapes[block + "attn_norm.weight"] = (d,)
-            shapes[block + "attn_qkv.weight"] = (3 * d, d)
-            shapes[block + "attn_output.weight"] = (d, d)
-            shapes[block + "ffn_norm.weight"] = (d,)
-            shapes[block + "ffn_up.weight"] = (2 * d_ff, d)
-            shapes[block + "ffn_down.weight"] = (d, d_ff)
-        shapes["output_norm.weight"] = (d,)
-        shapes["token_types.weight"] = (len(QUESTION_TYPES), d)
-
-        def linear(name: str, rows: int, columns: int | None = None) -> None:
-            shapes[name + ".weight"] = (rows,) if columns is None else (rows, columns)
-            shapes[name + ".bias"] = (rows,)
-
-        for i in range(self.n_layers, self.n_layers + self.n_decision_blocks):
-            block = f"blk.{i}."
-            linear(block + "attn_norm", d)
-            linear(block + "attn_qkv", 3 * d, d)
-            linear(block + "attn_output", d, d)
-            linear(block + "ffn_norm", d)
-            linear(block + "ffn_up", 4 * d, d)
-            linear(block + "ffn_down", d, 4 * d)
-        linear("cls.norm", d)
-        linear("cls", d, d)
-        linear("cls.output", 1, d)
-        return shapes
+        """Every tensor of the model and its shape, rows first, in the order of the forward pass, as the core says."""
+        return tensor_shapes(
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            n_vocab=self.vocab_size,
+            n_layers=self.n_layers,
+            n_decision_blocks=self.n_decision_blocks,
+        )
 
 
 class _Keys:

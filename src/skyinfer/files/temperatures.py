@@ -15,10 +15,11 @@ from ..schema import QUESTION_TYPES
 # bounds of the Laya runtime's clamp
 CLAMP = (0.5, 5.0)
 
-_BUCKETS = ("2", "3_5", "6_10", "11")
+# an option bucket's name in GGUF -> the Laya runtime's
+BUCKETS = {"2": "2", "3_5": "3-5", "6_10": "6-10", "11": "11+"}
 # Every name that a temperature can have: "choice", "choice.2", and so on.
 TEMPERATURE_NAMES = frozenset(
-    name for kind in QUESTION_TYPES for name in (kind, *(f"{kind}.{bucket}" for bucket in _BUCKETS))
+    name for kind in QUESTION_TYPES for name in (kind, *(f"{kind}.{bucket}" for bucket in BUCKETS))
 )
 
 
@@ -36,7 +37,7 @@ class Temperatures:
         self._by_bucket: dict[tuple[str, str], float] = {
             (kind, bucket): _temperature(raw.get(f"{kind}.{bucket}", raw.get(kind, 1.0)), clamp)
             for kind in QUESTION_TYPES
-            for bucket in _BUCKETS
+            for bucket in BUCKETS
         }
 
     def of(self, kind: str, n_options: int) -> float:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.border import widen_bf16
+
 # The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
 STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
 
@@ -56,7 +58,7 @@ def as_float32(values: np.ndarray, dtype: str) -> np.ndarray:
         return values
     if dtype == "f16":
         return values.view("<f2").astype(np.float32)
-    return (values.astype(np.uint32) << 16).view(np.float32)
+    return widen_bf16(values)
 
 
 def finite(values: np.ndarray) -> bool:

@@ -30,7 +30,7 @@ Work = tuple[list[int], list[int], int]
 # Parameters from which threads pay for themselves: all of them in loading, those that every token is multiplied by in a
 # forward pass.
 _PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
-MAX_THREADS = 256  # of a plan: SKY_MAX_THREADS of the core
+MAX_THREADS = border.MAX_THREADS  # of a plan
 
 # With a large vocabulary this tensor is much larger than any other. It is packed by so many rows, some megabytes, so
 # that neither its pages of the file nor its numbers, where they have to be dequantized, are in memory at once.

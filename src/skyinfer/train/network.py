@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.border import tensor_shapes
+from ..files.checkpoint.weights import checkpoint_name
+
 _HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
 
 
@@ -42,37 +45,28 @@ class Shape:
         return max(1, self.d_model // 64)
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor that answers depend on, by the checkpoint's name."""
-        d, ff = self.d_model, self.d_ff
-        yield "encoder.embeddings.tok_embeddings.weight", (self.vocab_size, d)
-        yield "encoder.embeddings.norm.weight", (d,)
-        for i in range(self.n_layers):
-            layer = f"encoder.layers.{i}"
-            if i > 0:
-                yield f"{layer}.attn_norm.weight", (d,)
-            yield f"{layer}.attn.Wqkv.weight", (3 * d, d)
-            yield f"{layer}.attn.Wo.weight", (d, d)
-            yield f"{layer}.mlp_norm.weight", (d,)
-            yield f"{layer}.mlp.Wi.weight", (2 * ff, d)
-            yield f"{layer}.mlp.Wo.weight", (d, ff)
-        yield "encoder.final_norm.weight", (d,)
-        for j in range(self.n_decision_blocks):
-            block = f"head.layers.{j}"
-            for name, rows, columns in (
-                ("self_attn.in_proj_", 3 * d, d),
-                ("self_attn.out_proj.", d, d),
-                ("linear1.", 4 * d, d),
-                ("linear2.", d, 4 * d),
-            ):
-                yield f"{block}.{name}weight", (rows, columns)
-                yield f"{block}.{name}bias", (rows,)
-            for name in ("norm1", "norm2"):
-                yield f"{block}.{name}.weight", (d,)
-                yield f"{block}.{name}.bias", (d,)
-        yield "type_emb.weight", (3, d)
-        for name, shape in (("0", (d,)), ("1", (d, d)), ("3", (1, d))):
-            yield f"scorer.{name}.weight", shape
-            yield f"scorer.{name}.bias", shape[:1]
+        """Every tensor that answers depend on, by the checkpoint's name.
+
+        In the order in which initial weights are drawn, so that a seed means the same weights for good: a decision
+        block's norms come after its matrices, and the type embedding after the blocks.
+        """
+        shapes = tensor_shapes(
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            n_vocab=self.vocab_size,
+            n_layers=self.n_layers,
+            n_decision_blocks=self.n_decision_blocks,
+        )
+        for name in sorted(shapes, key=self._turn):
+            yield checkpoint_name(name, self.n_layers), shapes[name]
+
+    def _turn(self, name: str) -> tuple[int, int, bool]:
+        """What `tensors` is sorted by: part of the model, block, whether it is a norm. Equal ones stay in place."""
+        block = int(name.split(".")[1]) if name.startswith("blk.") else 0
+        if block >= self.n_layers:
+            return 1, block, "norm" in name
+        part = 2 if name.startswith("token_types") else 3 if name.startswith("cls") else 0
+        return part, 0, False
 
 
 class Batch(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SkyinferError
+from ..files.temperatures import BUCKETS
 from ..files.whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
 
@@ -33,12 +34,10 @@ OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
 ACT_COSTS = {"escalate": 0.5}
 _ACT_WIDTH = 256
 
-_BUCKETS = {"2": "2", "3_5": "3-5", "6_10": "6-10", "11": "11+"}
-
 
 def bucket_name(kind: str, bucket: str) -> str:
     """The runtime's name of a temperature: "choice:3-5" for ("choice", "3_5")."""
-    return f"{kind}:{_BUCKETS[bucket]}"
+    return f"{kind}:{BUCKETS[bucket]}"
 
 
 def encoder_config(

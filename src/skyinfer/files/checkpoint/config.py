@@ -22,13 +22,13 @@ from ..config import (
 )
 from ..json_file import JsonFile
 from ..limits import MAX_BLOCKS
-from ..temperatures import as_number, clamped
+from ..temperatures import BUCKETS, as_number, clamped
 
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
 
 # the Laya runtime's name of an option bucket -> GGUF's
-_BUCKETS = {"2": "2", "3-5": "3_5", "6-10": "6_10", "11+": "11"}
+_BUCKETS = {theirs: name for name, theirs in BUCKETS.items()}
 
 
 def config_metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) -> dict[str, Any]:
