@@ -34,11 +34,14 @@ def checkpoint(painted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(painted, tmp_path / "tiny"))
 
 
+NULL = "(null)"
+
+
 def edit(path: Path, **changes: Any) -> None:
-    """Change keys of a JSON file; None takes one out."""
+    """Change keys of a JSON file; None takes one out, NULL is JSON's null."""
     content = json.loads(path.read_text(encoding="utf-8")) | changes
     content = {key: value for key, value in content.items() if value is not None}
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path.write_text(json.dumps(content).replace(json.dumps(NULL), "null"), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------- spellings
@@ -52,7 +55,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "one rope base": {"rope": "parameters", "rope_base": (160000.0, 160000.0)},
     "layer types": {"layers": "layer_types"},
     "both": {"layers": "both"},
-    "other eps": {"eps_keys": ("layer_norm_eps",), "eps": 1e-6},
+    "other eps": {"eps_keys": ("layer_norm_eps",), "eps": 1e-5},
     "both eps": {"eps_keys": ("norm_eps", "layer_norm_eps"), "eps": 1e-6},
     "objects": {"special_tokens": "object"},
     "shards": {"shards": 3},
@@ -103,17 +106,6 @@ def test_spelling(spelling: str, tmp_path: Path) -> None:
     assert tokens[TINY["vocab"] - spare :] == [f"[PAD{i}]" for i in range(TINY["vocab"] - spare, TINY["vocab"])]
 
 
-def test_a_flat_rope_base_is_for_every_layer(checkpoint: Path) -> None:
-    edit(
-        checkpoint / "encoder" / "config.json",
-        global_rope_theta=None,
-        local_rope_theta=None,
-        rope_parameters={"rope_theta": 5000.0, "rope_type": "default"},
-    )
-    config = ModelConfig.from_source(Checkpoint.open(checkpoint))
-    assert (config.rope_base_global, config.rope_base_local) == (5000.0, 5000.0)
-
-
 def test_lengths_default_to_the_runtimes(checkpoint: Path) -> None:
     edit(
         checkpoint / "rl_agent_config.json",
@@ -127,6 +119,13 @@ def test_lengths_default_to_the_runtimes(checkpoint: Path) -> None:
     assert config.temperatures == {"choice": 1.0, "score": 1.0, "noul": 1.0}
 
 
+@pytest.mark.parametrize("length", [0, -3, 1])
+def test_no_room_for_a_head_is_the_least_room(length: int, checkpoint: Path) -> None:
+    """The runtime cuts question and options to the same tokens for every number up to 1."""
+    edit(checkpoint / "rl_agent_config.json", head_max_len=length)
+    assert ModelConfig.from_source(Checkpoint.open(checkpoint)).max_head_tokens == 1
+
+
 def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
     removed = {"max_len": None, "head_max_len": None}
     directory = paint(tmp_path / "j", **TINY, agent_config=removed, agent_config_name="julia_config.json")
@@ -137,21 +136,35 @@ def test_julia_keeps_lengths_in_a_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "period"),
-    [("fssfss", 3), ("ffffff", 1), ("fsssss", 6), ("fsfsfs", 2), ("sfssfs", 0), ("fsssff", 0)],
-)
-def test_layer_types_need_a_period(kinds: str, period: int, checkpoint: Path) -> None:
-    from skyinfer.files.checkpoint.config import _period
-    from skyinfer.files.json_file import JsonFile
-
+    ("kinds", "window", "pattern"),
+    [
+        ("fssfss", 128, 3), ("ffffff", 0, 1), ("fsssss", 128, 6), ("fsfsfs", 128, 2), ("ssssss", 128, 0),
+        ("sfssfs", 128, [True, False, True, True, False, True, False]),
+        ("fsssff", 128, [False, True, True, True, False, False, False]),
+    ],
+)  # fmt: skip
+def test_layer_types_in_ggufs_form(kinds: str, window: int, pattern: Any, tmp_path: Path) -> None:
+    """A period where there is one; else whether each block is local, which llama.cpp reads, too."""
+    directory = paint(tmp_path / "six", **(TINY | {"n_layers": 6}))
     names = {"f": "full_attention", "s": "sliding_attention"}
-    path = checkpoint / "encoder" / "config.json"
-    edit(path, global_attn_every_n_layers=None, layer_types=[names[kind] for kind in kinds])
-    if period:
-        assert _period(JsonFile.read(path), 6) == period
-    else:
-        with pytest.raises(FormatError, match="layer_types: full attention does not recur"):
-            _period(JsonFile.read(path), 6)
+    edit(directory / "encoder" / "config.json", layer_types=[names[kind] for kind in kinds])
+    with Checkpoint.open(directory) as checkpoint:
+        assert checkpoint.metadata["modern-bert.attention.sliding_window"] == window
+        assert checkpoint.metadata["modern-bert.attention.sliding_window_pattern"] == pattern
+        config = ModelConfig.from_source(checkpoint)
+    assert config.layer_is_global == tuple(kind == "f" for kind in kinds)
+    with GGUFFile.open(convert(directory, tmp_path / "six.gguf")) as file:
+        assert ModelConfig.from_source(file).layer_is_global == config.layer_is_global
+
+
+@pytest.mark.parametrize("window", [0, 1])
+def test_a_window_of_the_token_alone(window: int, checkpoint: Path, tmp_path: Path) -> None:
+    """GGUF has 0 for layers that see everything."""
+    edit(checkpoint / "encoder" / "config.json", local_attention=window)
+    convert(checkpoint, tmp_path / "out.gguf")
+    for source in (Checkpoint.open(checkpoint), GGUFFile.open(tmp_path / "out.gguf")):
+        config = ModelConfig.from_source(source)
+        assert (config.window, config.layer_is_global) == (0, (True, False, False))
 
 
 # ---------------------------------------------------------------------------------- temperatures
@@ -205,27 +218,36 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
     ("file", "changes", "message"),
     [
         ("rl_agent_config.json", {"option_layout": "parallel"}, "option_layout: 'parallel'"),
+        ("rl_agent_config.json", {"option_layout": NULL}, "option_layout: None"),
+        ("rl_agent_config.json", {"max_len": NULL}, "max_len: is missing"),
+        ("rl_agent_config.json", {"head_max_len": NULL}, "head_max_len: is missing"),
+        ("rl_agent_config.json", {"temperature": NULL}, "temperature: expected a list of 3"),
+        ("rl_agent_config.json", {"temperature_by_options": NULL}, "temperature_by_options: exp"),
         ("rl_agent_config.json", {"temperature": [1, 2]}, "temperature: expected a list of 3"),
         ("rl_agent_config.json", {"temperature_by_options": [1]}, "temperature_by_options: exp"),
         ("rl_agent_config.json", {"head_layers": None}, "head_layers: is missing"),
         ("rl_agent_config.json", {"head_layers": 1.5}, "head_layers: expected a whole number"),
-        ("rl_agent_config.json", {"max_len": 0}, "max_len: 0 is out of range"),
+        ("rl_agent_config.json", {"max_len": 0}, r"rl_agent_config\.json: max_len: 0 is outside 1 to"),
         ("rl_agent_config.json", {"max_len": True}, "max_len: expected a whole number"),
-        ("rl_agent_config.json", {"max_len": 1 << 30}, "decision.max_tokens: 1073741824"),
-        ("encoder/config.json", {"hidden_size": None}, "hidden_size: is missing"),
+        ("rl_agent_config.json", {"max_len": 1 << 30}, r"rl_agent_config\.json: max_len: 1073741824 is outside"),
+        (
+            "encoder/config.json",
+            {"hidden_size": None},
+            r"tok_embeddings.weight: expected \[600, 768\], found \[600, 64\]",
+        ),
         ("encoder/config.json", {"hidden_activation": "relu"}, "hidden_activation: 'relu'"),
         ("encoder/config.json", {"model_type": "bert"}, "model_type: expected 'modernbert'"),
         ("encoder/config.json", {"num_hidden_layers": 10**6}, "num_hidden_layers: 1000000"),
-        ("encoder/config.json", {"num_attention_heads": 5}, "attention.head_count: 5 heads"),
+        ("encoder/config.json", {"num_attention_heads": 5}, r"encoder/config\.json: num_attention_heads: 5 heads"),
         ("encoder/config.json", {"vocab_size": 599}, r"tok_embeddings.weight: expected \[599, 64\], found \[600, 64\]"),
         ("encoder/config.json", {"norm_eps": "small"}, "norm_eps: expected a number"),
         ("encoder/config.json", {"layer_types": ["full_attention"]}, "1 entries for 3 layers"),
         (
             "encoder/config.json",
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
-            "only the default rope_type",
+            "rope_parameters: expected null or an object with an object for full_attention",
         ),
-        ("encoder/config.json", {"global_rope_theta": -1.0}, "rope.freq_base: -1.0 is not"),
+        ("encoder/config.json", {"global_rope_theta": -1.0}, "global_rope_theta: -1.0 is not"),
         ("tokenizer/tokenizer_config.json", {"mask_token": None}, "mask_token: is missing"),
         ("tokenizer/tokenizer_config.json", {"cls_token": "<start>"}, "600 rows|cls_token"),
     ],

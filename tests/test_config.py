@@ -263,13 +263,28 @@ def test_missing_tensor(source: Source) -> None:
         ModelConfig.from_source(source)
 
 
-@pytest.mark.parametrize("shape", [(1,), (1, 1, 128), (128, 1), (1, 127), (128,)])
+@pytest.mark.parametrize("shape", [(1,), (1, 127), (128, 128), (2, 128)])
 def test_tensor_of_another_shape(shape: tuple[int, ...], source: Source) -> None:
     name = "cls.output.weight"
     source.tensors[name] = source.tensors[name]._replace(shape=shape)
     with pytest.raises(FormatError) as caught:
         ModelConfig.from_source(source)
     assert f"tensor {name}: expected [1, 128], found {list(shape)}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    {
+        "cls.output.weight": [(128,), (128, 1), (1, 1, 128), (1, 1, 1, 128)],
+        "cls.output.bias": [(1, 1), (1, 1, 1, 1)],
+        "cls.weight": [(1, 1, 128, 128), (128, 1, 128), (128, 128, 1, 1)],
+        "output_norm.weight": [(1, 128), (128, 1)],
+    }.items(),
+)
+def test_dimensions_of_1_make_no_other_shape(name: str, shapes: list[tuple[int, ...]], source: Source) -> None:
+    for shape in shapes:
+        source.tensors[name] = source.tensors[name]._replace(shape=shape)
+        ModelConfig.from_source(source)
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "blk.6.attn_norm.weight", "a\nb"])

@@ -22,7 +22,7 @@ from ..text.tokenizer import are_strings
 from .limits import MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
-from .tensors import ALL_ROWS, TensorInfo
+from .tensors import ALL_ROWS, TensorInfo, without_ones
 
 ARCHITECTURE = "modern-bert"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
@@ -125,7 +125,7 @@ class ModelConfig:
 
     @classmethod
     def from_source(cls, source: ModelSource) -> ModelConfig:
-        """Read and check a source: every key, and every tensor's name and shape.
+        """Read and check a source: every key, and every tensor's name and shape, dimensions of 1 aside.
 
         Raises:
             FormatError: the message names the key or tensor, or the dialect where the file is one of the
@@ -137,7 +137,7 @@ class ModelConfig:
             found = source.tensors.get(name)
             if found is None:
                 raise FormatError(f"{source.path}: tensor {source.label(name)} is missing (expected {list(shape)})")
-            if found.shape != shape:
+            if without_ones(found.shape) != without_ones(shape):
                 raise FormatError(
                     f"{source.path}: tensor {source.label(name)}: expected {list(shape)}, found {list(found.shape)}"
                 )
@@ -147,9 +147,14 @@ class ModelConfig:
         return config
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any], path: Path) -> ModelConfig:
-        """The part of `from_source` that needs no tensors; `path` is for messages."""
-        keys = _Keys(metadata, path)
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], path: Path, origins: Mapping[str, str] | None = None
+    ) -> ModelConfig:
+        """The part of `from_source` that needs no tensors.
+
+        `path` and `origins`, by key the file and entry that it was derived from, are for messages.
+        """
+        keys = _Keys(metadata, path, origins or {})
         _check_dialect(keys)
 
         n_blocks = keys.whole("block_count", 1, MAX_BLOCKS)
@@ -235,9 +240,10 @@ class ModelConfig:
 class _Keys:
     """Typed access to metadata. Names without a room of their own are the architecture's."""
 
-    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+    def __init__(self, metadata: Mapping[str, Any], path: Path, origins: Mapping[str, str]) -> None:
         self.metadata = metadata
         self.path = path
+        self.origins = origins
 
     @staticmethod
     def full(name: str) -> str:
@@ -248,7 +254,8 @@ class _Keys:
         return self.metadata.get(self.full(name))
 
     def fail(self, name: str, message: str) -> NoReturn:
-        raise FormatError(f"{self.path}: key {shown(self.full(name))}: {message}")
+        key = self.full(name)
+        raise FormatError(f"{self.origins.get(key) or f'{self.path}: key {shown(key)}'}: {message}")
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self.get(name)

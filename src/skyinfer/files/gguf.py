@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import mmap
 import os
 import struct
@@ -24,7 +25,7 @@ import numpy as np
 from ..core import scanners
 from ..errors import FormatError, faults_named, shown
 from .paths import checked_path, open_regular
-from .tensors import ALL_ROWS, STORED_DTYPES, TensorInfo, as_float32, finite, release_rows, stored_values
+from .tensors import ALL_ROWS, STORED_DTYPES, TensorInfo, as_float32, finite, release_rows, stored_values, without_ones
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | list[Any]
@@ -112,10 +113,10 @@ class GGUFFile:
         return values
 
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
-        """A tensor, or some rows of a matrix, as the core takes it: (values, "f32", "f16" or "bf16").
+        """A tensor, or some rows of it without its dimensions of 1, as the core takes it: (values, its type's name).
 
-        Those three types are read-only views of the file, f16 and bf16 as uint16; every other type is dequantized to
-        float32. Nobody has looked whether the numbers are finite.
+        Of type "f32", "f16" and "bf16" they are read-only views of the file, the latter two as uint16; every other type
+        is dequantized to float32. Nobody has looked whether the numbers are finite.
 
         Raises:
             FormatError: the gguf package cannot dequantize this type.
@@ -129,17 +130,16 @@ class GGUFFile:
         from gguf import GGMLQuantizationType, quants
 
         kind = GGMLQuantizationType(info.type)
-        row_bytes = info.n_bytes * info.shape[-1] // int(np.prod(info.shape, dtype=np.int64))
-        data = self.raw(info.name).reshape(*info.shape[:-1], row_bytes)
-        if rows != ALL_ROWS:
-            data = data[rows]
+        shape = info.shape if rows == ALL_ROWS else without_ones(info.shape)
+        row_bytes = info.n_bytes * shape[-1] // math.prod(shape)
+        data = self.raw(info.name).reshape(*shape[:-1], row_bytes)[rows]
         try:
             # scales of a damaged file overflow; whoever takes the numbers refuses what comes of it
             with np.errstate(all="ignore"):
                 values = quants.dequantize(data.reshape(-1, row_bytes), kind)
         except NotImplementedError:
             raise FormatError(f"{self.path}: tensor {info.name}: type {kind.name} cannot be dequantized") from None
-        return values.reshape(*data.shape[:-1], info.shape[-1])
+        return values.reshape(*data.shape[:-1], shape[-1])
 
     def label(self, name: str) -> str:
         """What the file itself calls a tensor: `name`."""
@@ -355,10 +355,7 @@ class _Header:
             block, block_bytes = sizes
         if shape[-1] % block:
             self.fail(f"{what}: rows of {shape[-1]} values do not divide into blocks of {block}")
-        n_values = 1
-        for n in shape:
-            n_values *= n
-        return n_values // block * block_bytes
+        return math.prod(shape) // block * block_bytes
 
 
 def _alignment(header: _Header, metadata: dict[str, Value]) -> int:

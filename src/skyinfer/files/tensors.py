@@ -36,19 +36,27 @@ class TensorInfo(NamedTuple):
     n_bytes: int
 
 
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its dimensions of 1, which tools add and drop: the numbers and their order are the same."""
+    return tuple(n for n in shape if n != 1) or (1,)
+
+
 def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
     """Rows of a tensor of one of the `STORED_DTYPES`, and the type's name.
 
     Args:
         info: the tensor's shape and type.
         data: uint8 [n_bytes], its bytes.
-        rows: which rows of `info.shape`.
+        rows: which rows of `without_ones(info.shape)`.
 
     Returns:
-        A view of `data`, f16 and bf16 as uint16; a copy where the file does not align the numbers.
+        A view of `data` in the shape of `info`, or of its rows; f16 and bf16 as uint16. A copy where the file does not
+        align the numbers.
     """
     dtype, item = STORED_DTYPES[info.type]
-    values = data.view(item).reshape(info.shape)[rows]
+    values = data.view(item).reshape(info.shape)
+    if rows != ALL_ROWS:
+        values = values.reshape(without_ones(info.shape))[rows]
     return (values if values.flags.aligned else values.copy()), dtype
 
 
@@ -71,8 +79,9 @@ def release_rows(mapped: mmap.mmap, info: TensorInfo, rows: slice) -> None:
     """Let go of the pages of a mapped file that hold these rows of a tensor and nothing else."""
     if not hasattr(mmap, "MADV_DONTNEED"):
         return
-    begin, end, _ = rows.indices(info.shape[0])
-    row_bytes = info.n_bytes // info.shape[0]
+    n_rows = without_ones(info.shape)[0]
+    begin, end, _ = rows.indices(n_rows)
+    row_bytes = info.n_bytes // n_rows
     first = -(-(info.offset + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (info.offset + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:

@@ -229,6 +229,8 @@ def _pack(
         for row in range(0, n_rows, step):
             rows = slice(row, row + step) if in_parts else ALL_ROWS
             values, dtype = source.stored(name, rows)
+            # a file may have more or fewer dimensions of 1
+            values = values.reshape(-1, *names[name][1:])
             try:
                 core.set(name, values, dtype, first_row=row if in_parts else None)
             except ValueError as error:

@@ -21,7 +21,7 @@ from ..json_file import JsonFile
 from ..paths import checked_path, name_as_text
 from ..safetensors import StoredTensor
 from ..tensors import ALL_ROWS, TensorInfo, as_float32, finite, release_rows, stored_values
-from .config import config_metadata
+from .config import read_configuration
 from .tokenizer import PRES, tokenizer_metadata
 from .weights import check_embedding, checkpoint_name, match_tensors, stored_tensors
 
@@ -92,7 +92,7 @@ class Checkpoint:
         policy = directory / "inference-policy.json"
         lengths = JsonFile.read(policy) if is_julia and policy.exists() else JsonFile(policy, {})
         name = name_as_text(directory.resolve().name) or "model" if name is None else name
-        metadata = config_metadata(agent, encoder, lengths, name)
+        metadata, origins = read_configuration(agent, encoder, lengths, name)
         stored = stored_tensors(directory)
         check_embedding(directory, metadata, stored)
         metadata |= tokenizer_metadata(
@@ -101,7 +101,7 @@ class Checkpoint:
             pre,
             is_julia=is_julia,
         )
-        config = ModelConfig.from_metadata(metadata, directory)
+        config = ModelConfig.from_metadata(metadata, directory, origins)
         used, unused = match_tensors(directory, config, stored)
         return cls(
             directory,

@@ -1,28 +1,22 @@
 """The configuration of a checkpoint directory as GGUF keys: encoder sizes, decision lengths, temperatures.
 
-Source of the entries and their defaults: transformers' ModernBertConfig and the Laya runtime 0.4.15. The values are
-checked once more, as a GGUF file's are, by `skyinfer.files.config`.
+Source of the entries and their defaults: the Laya runtime 0.4.15, and llama.cpp's converter for Julia-1. encoder.py
+reads the encoder's. The values are checked once more, as a GGUF file's are, by `skyinfer.files.config`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import warn
 from ...schema import QUESTION_TYPES
-from ..config import (
-    ARCHITECTURE,
-    DEFAULT_MAX_TOKENS,
-    DEFAULT_PERIOD,
-    DEFAULT_ROPE_BASE_GLOBAL,
-    DEFAULT_ROPE_BASE_LOCAL,
-    TEMPERATURE_KEY,
-)
+from ..config import ARCHITECTURE, DEFAULT_MAX_TOKENS, DEFAULT_PERIOD, TEMPERATURE_KEY
 from ..json_file import JsonFile
 from ..limits import MAX_BLOCKS
 from ..temperatures import BUCKETS, as_number, clamped
+from .encoder import EncoderSizes, read_encoder
 
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
@@ -31,7 +25,14 @@ _DEFAULT_MAX_HEAD_TOKENS = 192
 _BUCKETS = {theirs: name for name, theirs in BUCKETS.items()}
 
 
-def config_metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) -> dict[str, Any]:
+class Configuration(NamedTuple):
+    """GGUF keys and values, and for each key the entry that it comes from, for messages."""
+
+    metadata: dict[str, Any]
+    origins: dict[str, str]
+
+
+def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) -> Configuration:
     """GGUF keys of everything but tokenizer and file type, in the order of llama.cpp's converter.
 
     Args:
@@ -43,100 +44,80 @@ def config_metadata(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name:
     Raises:
         FormatError: an entry is missing, of the wrong kind, or asks for what skyinfer does not compute; names both.
     """
-    layout = agent.get("option_layout")
-    if layout not in (None, "sequential"):
+    layout = agent.content.get("option_layout", "sequential")
+    if layout != "sequential":
         agent.fail("option_layout", f"{short_repr(layout)} is not supported (sequential is)")
-    model_type = encoder.get("model_type")
-    if model_type not in (None, "modernbert"):
-        encoder.fail("model_type", f"expected 'modernbert', found {short_repr(model_type)}")
-
-    n_layers = encoder.whole("num_hidden_layers", least=1)
+    sizes = read_encoder(encoder)
     n_decision_blocks = agent.whole("head_layers")
-    if n_layers + n_decision_blocks > MAX_BLOCKS:
-        encoder.fail("num_hidden_layers", f"{n_layers} is out of range")
-    d_model = encoder.whole("hidden_size", least=1)
-    d_ff = encoder.whole("intermediate_size", least=1)
-    rope_global, rope_local = _rope_bases(encoder)
-    # transformers computes with norm_eps; a derivative may have the other spelling alone
-    eps_key = next((key for key in ("norm_eps", "layer_norm_eps") if key in encoder.content), None)
-    activation = encoder.get("hidden_activation") or "gelu"
-    if activation == "swish":
-        activation = "silu"
-    if activation not in ("gelu", "silu"):
-        encoder.fail("hidden_activation", f"{short_repr(activation)} is not supported (gelu and silu are)")
-    pooling = encoder.get("classifier_pooling") or "cls"
-    if pooling not in ("mean", "cls"):
-        encoder.fail("classifier_pooling", f"{short_repr(pooling)} is not supported (cls and mean are)")
-    max_tokens = lengths.whole("max_length", DEFAULT_MAX_TOKENS, least=1)
-    max_head_tokens = lengths.whole("head_length", _DEFAULT_MAX_HEAD_TOKENS, least=1)
+    if sizes.n_layers + n_decision_blocks > MAX_BLOCKS:
+        agent.fail("head_layers", f"{sizes.n_layers} encoder layers and these are more than {MAX_BLOCKS} blocks")
 
-    keys: dict[str, Any] = {
-        "block_count": n_layers + n_decision_blocks,
-        "context_length": encoder.whole("max_position_embeddings", 8192, least=1),
-        "embedding_length": d_model,
-        "feed_forward_length": [d_ff] * n_layers + [4 * d_model] * n_decision_blocks,
-        "attention.head_count": encoder.whole("num_attention_heads", least=1),
-        "rope.freq_base": rope_global,
-        "rope.freq_base_swa": rope_local,
-        "attention.layer_norm_epsilon": (encoder.number(eps_key, encoder.get(eps_key)) if eps_key else 1e-5),
-        "attention.causal": False,
-        "classifier.pooling_type": {"mean": 1, "cls": 2}[pooling],
-        "attention.sliding_window": encoder.whole("local_attention", 128),
-        "attention.sliding_window_pattern": _period(encoder, n_layers),
-        "rope.scaling.type": "none",
-        "vocab_size": encoder.whole("vocab_size", least=1),
-        "hidden_activation": activation,
-        "decision.type": "laya",
-        "decision.block_count": n_decision_blocks,
-        "decision.max_head_tokens": agent.whole("head_max_len", max_head_tokens, least=1),
-        "decision.max_tokens": agent.whole("max_len", max_tokens, least=1),
-    }
+    def length(key: str, other_key: str, default: int) -> tuple[int, JsonFile, str]:
+        """From the agent's configuration, which wins, or where Julia-1 keeps it."""
+        if key in agent.content:
+            # the Laya runtime has a default for what is not stated, and none for null
+            return agent.whole(key, least=-(1 << 31)), agent, key
+        return lengths.whole(other_key, default, least=1), lengths, other_key
+
+    max_tokens, tokens_file, tokens_entry = length("max_len", "max_length", DEFAULT_MAX_TOKENS)
+    max_head_tokens, head_file, head_entry = length("head_max_len", "head_length", _DEFAULT_MAX_HEAD_TOKENS)
+    # a prefix is cut to the same tokens for every number up to 1, and GGUF's numbers begin there
+    max_head_tokens = max(1, max_head_tokens)
+    window, pattern = _window(sizes, n_decision_blocks)
+
+    entries: list[tuple[str, Any, JsonFile, str]] = [
+        ("block_count", sizes.n_layers + n_decision_blocks, encoder, "num_hidden_layers"),
+        ("context_length", min(max(1, sizes.context_tokens), (1 << 31) - 1), encoder, "max_position_embeddings"),
+        ("embedding_length", sizes.d_model, encoder, "hidden_size"),
+        (
+            "feed_forward_length",
+            [sizes.d_ff] * sizes.n_layers + [4 * sizes.d_model] * n_decision_blocks,
+            encoder,
+            "intermediate_size",
+        ),
+        ("attention.head_count", sizes.n_heads, encoder, "num_attention_heads"),
+        ("rope.freq_base", sizes.rope_base_global, encoder, "rope_parameters"),
+        ("rope.freq_base_swa", sizes.rope_base_local, encoder, "rope_parameters"),
+        ("attention.layer_norm_epsilon", sizes.norm_eps, encoder, "norm_eps"),
+        ("attention.causal", False, encoder, "is_causal"),
+        ("classifier.pooling_type", {"mean": 1, "cls": 2}[sizes.pooling], encoder, "classifier_pooling"),
+        ("attention.sliding_window", window, encoder, "local_attention"),
+        ("attention.sliding_window_pattern", pattern, encoder, "layer_types"),
+        ("rope.scaling.type", "none", encoder, "rope_scaling"),
+        ("vocab_size", sizes.vocab_size, encoder, "vocab_size"),
+        ("hidden_activation", sizes.activation, encoder, "hidden_activation"),
+        ("decision.type", "laya", agent, "option_layout"),
+        ("decision.block_count", n_decision_blocks, agent, "head_layers"),
+        ("decision.max_head_tokens", max_head_tokens, head_file, head_entry),
+        ("decision.max_tokens", max_tokens, tokens_file, tokens_entry),
+    ]
     metadata: dict[str, Any] = {"general.architecture": ARCHITECTURE, "general.name": name}
-    metadata |= {f"{ARCHITECTURE}.{key}": value for key, value in keys.items()}
-    for entry, value in _temperatures(agent):
-        metadata[TEMPERATURE_KEY + entry] = value
-    return metadata
+    origins = {}
+    for key, value, file, entry in entries:
+        metadata[f"{ARCHITECTURE}.{key}"] = value
+        origins[f"{ARCHITECTURE}.{key}"] = f"{file.path}: {entry}"
+    for temperature, value in _temperatures(agent):
+        metadata[TEMPERATURE_KEY + temperature] = value
+        origins[TEMPERATURE_KEY + temperature] = f"{agent.path}: temperature"
+    return Configuration(metadata, origins)
 
 
-def _rope_bases(encoder: JsonFile) -> tuple[float, float]:
-    """Bases of global and local layers, from whichever of the spellings is there."""
-    parameters = encoder.get("rope_parameters") or encoder.get("rope_scaling") or {}
-    if not isinstance(parameters, dict):
-        encoder.fail("rope_parameters", "expected an object")
+def _window(sizes: EncoderSizes, n_decision_blocks: int) -> tuple[int, int | list[bool]]:
+    """GGUF's window and pattern: every how many layers one is global (0: none), or whether each block is local.
 
-    def base(kind: str, old_key: str, default: float) -> float:
-        own = parameters.get(kind)
-        own = own if isinstance(own, dict) else parameters
-        if own.get("rope_type", own.get("type", "default")) not in (None, "default"):
-            encoder.fail("rope_parameters", f"{kind}: only the default rope_type is supported")
-        value = own.get("rope_theta")
-        value = encoder.get(old_key) if value is None else value
-        return default if value is None else encoder.number(old_key, value)
-
-    return (
-        base("full_attention", "global_rope_theta", DEFAULT_ROPE_BASE_GLOBAL),
-        base("sliding_attention", "local_rope_theta", DEFAULT_ROPE_BASE_LOCAL),
-    )
-
-
-def _period(encoder: JsonFile, n_layers: int) -> int:
-    """Every how many layers one is global. `layer_types` wins over the number, and has to have a period
-    because GGUF stores nothing else."""
-    period = encoder.whole("global_attn_every_n_layers", DEFAULT_PERIOD, least=1)
-    kinds = encoder.get("layer_types")
-    if kinds is None:
-        return period
-    names = {"full_attention": True, "sliding_attention": False}
-    if not isinstance(kinds, list) or any(kind not in names for kind in map(str, kinds)):
-        encoder.fail("layer_types", f"expected a list of {' and '.join(names)}")
-    if len(kinds) != n_layers:
-        encoder.fail("layer_types", f"{len(kinds)} entries for {n_layers} layers")
-    is_global = [names[kind] for kind in kinds]
-    candidates: list[int] = [period, *range(1, n_layers + 1)]
-    for candidate in candidates:
-        if is_global == [i % candidate == 0 for i in range(n_layers)]:
-            return candidate
-    encoder.fail("layer_types", "full attention does not recur with a period from layer 0 on")
+    A window of 0 means there that every layer is global, so one that reaches no other token is written as 1, which
+    readers halve. llama.cpp ends itself on a window that no layer has.
+    """
+    if all(sizes.layer_is_global):
+        return 0, 1
+    window = max(1, sizes.window)
+    n = sizes.n_layers
+    if not any(sizes.layer_is_global):
+        return window, 0
+    for period in (DEFAULT_PERIOD, *range(2, n + 1)):
+        if sizes.layer_is_global == tuple(i % period == 0 for i in range(n)):
+            return window, period
+    return window, [not is_global for is_global in sizes.layer_is_global] + [False] * n_decision_blocks
 
 
 def _temperatures(agent: JsonFile) -> Iterator[tuple[str, float]]:
