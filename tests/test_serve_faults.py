@@ -42,7 +42,7 @@ from serving import (
 )
 
 import skyinfer
-from skyinfer.serve import app, listener, scheduling
+from skyinfer.serve import exchange, listener, scheduling
 from skyinfer.serve.openapi import description
 from skyinfer.serve.options import Limits, Options
 
@@ -265,7 +265,7 @@ def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch, expected: di
 
 
 def test_bodies_that_come_all_at_once(monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]) -> None:
-    monkeypatch.setattr(app, "_UPLOAD_BYTES", 1_000_000)
+    monkeypatch.setattr(exchange, "_UPLOAD_BYTES", 1_000_000)
     with serving() as running:
         held = [connect(running.port) for _ in range(4)]
         for connection in held:

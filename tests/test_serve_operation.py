@@ -141,10 +141,48 @@ def test_pages_of_other_origins(client: Client, locked: Serving) -> None:
         for origin, allowed in [("https://pages.example", True), ("https://evil.example", False), ("null", False)]:
             answer = other.ask("POST", "/v1/systemone", DRONE, {**key, "origin": origin})
             assert (answer.headers.get("access-control-allow-origin") == origin) is allowed
+            assert "origin" in answer.headers["vary"]
             asked = other.ask("OPTIONS", "/v1/systemone", None, {"origin": origin})
             assert asked.status == 200
             assert (asked.headers.get("access-control-allow-origin") == origin) is allowed
-            assert "authorization" in asked.headers["access-control-allow-headers"]
+            assert ("access-control-allow-headers" in asked.headers) is allowed
+
+
+# what browsers ask for when pages use TypeSafe's JavaScript SDK, clients of OpenAI, or fetch with headers of their own
+PREFLIGHTS = [
+    "authorization,content-type,x-typesafe-runtime,x-typesafe-sdk",
+    "authorization,content-encoding,content-type,x-stainless-arch,x-stainless-lang,x-stainless-retry-count",
+    "x-api-key, X-Request-Id ,traceparent",
+]
+
+
+@pytest.mark.parametrize("origin", ["https://pages.example", "*"])
+@pytest.mark.parametrize("names", PREFLIGHTS)
+def test_an_allowed_origin_sends_the_headers_of_its_client(origin: str, names: str) -> None:
+    with serving(cors=(origin,), api_key=KEY) as running, running.client() as client:
+        asked = {
+            "origin": "https://pages.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": names,
+        }
+        for path in ("/v1/systemone", "/v1/systemone/batch", "/v1/models"):
+            answer = client.ask("OPTIONS", path, None, asked)
+            assert answer.status == 200
+            assert answer.headers["access-control-allow-origin"] == origin
+            allowed = {name.strip().lower() for name in answer.headers["access-control-allow-headers"].split(",")}
+            assert allowed == {name.strip().lower() for name in names.split(",")}
+            assert "POST" in answer.headers["access-control-allow-methods"]
+        private = client.ask(
+            "OPTIONS", "/v1/systemone", None, {**asked, "access-control-request-private-network": "true"}
+        )
+        assert private.headers["access-control-allow-private-network"] == "true"
+        answer = client.ask("POST", "/v1/systemone", DRONE, {"origin": "https://pages.example", "x-api-key": KEY})
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        for bad in ('"quoted"', "a b", "a,,b"):
+            refused = client.ask("OPTIONS", "/v1/systemone", None, {**asked, "access-control-request-headers": bad})
+            assert "access-control-allow-headers" not in refused.headers
+        evil = client.ask("OPTIONS", "/v1/systemone", None, {**asked, "origin": "https://evil.example"})
+        assert ("access-control-allow-headers" in evil.headers) is (origin == "*")
 
 
 def test_the_description(locked: Serving) -> None:

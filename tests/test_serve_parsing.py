@@ -29,7 +29,10 @@ _json = st.recursive(
 @pytest.fixture(scope="module")
 def parser() -> RequestParser:
     return RequestParser(
-        Catalog.load([str(PAINTED)], threads=None, temperature_clamp=True), Limits(), strict_length=False
+        Catalog.load([str(PAINTED)], threads=None, temperature_clamp=True),
+        Limits(),
+        strict_length=False,
+        keep_states=True,
     )
 
 

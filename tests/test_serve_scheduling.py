@@ -45,8 +45,8 @@ def works(compiled: CompiledQuestions, n: int, words: int = 3) -> list[list[Any]
     return [compiled.work(compiled.read(f"state {i} " + "word " * words)) for i in range(n)]
 
 
-async def never() -> None:
-    await asyncio.Event().wait()
+def never() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
 
 
 def ran(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -103,22 +103,53 @@ def test_a_huge_request_lets_others_pass(model: skyinfer.Model, monkeypatch: pyt
     watched.worker.close()
 
 
+def test_the_shortest_goes_first_and_the_oldest_gets_a_share(
+    model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside fifty long requests a short one is in the next pass; while short ones keep coming, a long one ends."""
+    watched = Watched(model, monkeypatch)
+    monkeypatch.setattr(watched.worker, "pass_tokens", 512)
+    long = works(model.compile({f"q{i}": DRONE["questions"]["danger"] for i in range(20)}), 50, words=100)
+    short = works(model.compile(DRONE["questions"]), 300)
+    ended: list[str] = []
+
+    async def ask(name: str, work: list[Any]) -> None:
+        await watched.worker.rows(work, size(work), never())
+        ended.append(name)
+
+    async def all_of_them() -> None:
+        tasks = [asyncio.ensure_future(ask(f"long {i}", work)) for i, work in enumerate(long)]
+        await asyncio.sleep(0.05)
+        tasks.append(asyncio.ensure_future(ask("short", short[0])))
+        await asyncio.sleep(0.05)
+        watched.go.set()
+        await tasks[-1]
+        assert len(watched.passes) <= 4
+        for work in short[1:]:  # as many as fill three passes in four
+            if "long 0" in ended:
+                break
+            tasks.append(asyncio.ensure_future(ask("more", work)))
+            await asyncio.sleep(0.001)
+        await asyncio.wait(tasks[:1], timeout=10)
+        assert "long 0" in ended
+        assert len(ended) < len(tasks)
+        await asyncio.gather(*tasks)
+
+    ran(all_of_them)
+    assert len(ended) >= 52
+    watched.worker.close()
+
+
 def test_work_of_a_disconnected_client_is_dropped(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch)
     requests = works(model.compile(DRONE["questions"]), 6)
 
     async def ask() -> Any:
-        left = asyncio.Event()
-
-        async def disconnected() -> None:
-            await left.wait()
-
-        leaving = [
-            asyncio.ensure_future(watched.worker.rows(work, size(work), disconnected())) for work in requests[:5]
-        ]
+        left = never()
+        leaving = [asyncio.ensure_future(watched.worker.rows(work, size(work), left)) for work in requests[:5]]
         staying = asyncio.ensure_future(watched.worker.rows(requests[5], size(requests[5])))
         await asyncio.sleep(0.05)
-        left.set()
+        left.set_result(None)
         ends = await asyncio.gather(*leaving, return_exceptions=True)
         assert all(isinstance(end, ClientDisconnected) for end in ends)
         assert watched.worker.pending_tokens == size(requests[5])
@@ -160,12 +191,26 @@ def test_short_work_runs_inline(model: skyinfer.Model, monkeypatch: pytest.Monke
 
 def test_waiting_requests_are_limited() -> None:
     admission = Admission(2)
-    admission.admit(0.0)
-    admission.admit(0.0)
+    admission.admit(0.0, False)
+    admission.admit(0.0, False)
     for seconds, after in [(0.0, b"1"), (2.4, b"3"), (1e9, b"60")]:
         with pytest.raises(Refusal) as caught:
-            admission.admit(seconds)
+            admission.admit(seconds, False)
         assert caught.value.status == 503
         assert dict(caught.value.headers)[b"retry-after"] == after
-    admission.release()
-    admission.admit(0.0)
+    admission.release(False)
+    admission.admit(0.0, False)
+
+
+def test_large_requests_leave_places_for_others() -> None:
+    admission = Admission(8)
+    for _ in range(6):
+        admission.admit(0.0, True)
+    with pytest.raises(Refusal):
+        admission.admit(0.0, True)
+    admission.admit(0.0, False)
+    admission.admit(0.0, False)
+    with pytest.raises(Refusal):
+        admission.admit(0.0, False)
+    admission.release(True)
+    admission.admit(0.0, True)

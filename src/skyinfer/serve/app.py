@@ -12,87 +12,49 @@ import re
 import secrets
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from ..runtime.cpus import available_cpus
 from . import refusals
 from .catalog import Catalog
+from .exchange import Exchange, Header, Message, Receive, Uploads, disconnected
 from .metrics import Metrics
 from .openapi import description
 from .options import Options
-from .parsing import ParsedRequest, RequestParser, decompressed
+from .parsing import LARGE_BODY, ParsedRequest, RequestParser, decompressed
+from .parsing_pool import ParsingPool
 from .refusals import ClientDisconnected, Refusal, too_large, too_slow
 from .request_log import RequestLog, state_text
 from .scheduling import MERGE_FROM, Admission, ModelWorker
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Exchange"], Awaitable[bytes]]
-Header = tuple[bytes, bytes]
-_T = TypeVar("_T")
+_Read = Callable[[bytes], ParsedRequest]
+_Encode = Callable[[ParsedRequest, list[list[float]]], bytes]
 
-# Bytes of all bodies that are being received at one time, of all connections.
-_UPLOAD_BYTES = 128 << 20
 # Bytes of a body up to which it is parsed and tokenized in the event loop: a millisecond or so for new questions, much
 # less for those seen before.
 _SMALL_BODY = 1 << 11
 # From so many tokens on laying them out takes too long for the event loop.
 _MANY_TOKENS = 1 << 14
+# From so many probabilities on building the answers does: about a microsecond each.
+_MANY_PROBABILITIES = 1 << 10
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
+_HEADER_NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+# With allowed origins: what caches must tell apart, and the headers that a page may read.
+_VARY = (b"vary", b"origin, access-control-request-headers")
+_EXPOSED = (b"access-control-expose-headers", b"retry-after, x-request-id, x-typesafe-request-id")
 _JSON = (b"content-type", b"application/json")
 # the status in the log where the client disconnected before its answer (as nginx logs it; nothing is sent)
 _CLIENT_CLOSED = 499
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Exchange:
-    """One request until it is answered, and what is logged of it."""
-
-    __slots__ = (
-        "authorization", "body_bytes", "coding", "content_length", "content_type", "extra", "id", "key", "method",
-        "model", "n_hosts", "n_states", "n_tokens", "origin", "path", "receive", "scope", "state", "transfer_coding",
-    )  # fmt: skip
-
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
-        self.scope, self.receive = scope, receive
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.authorization = self.key = self.coding = self.content_type = self.origin = self.content_length = None
-        self.id: bytes | None = None
-        self.extra: list[Header] = []  # headers of the answer
-        self.model: str | None = None
-        self.body_bytes = self.n_tokens = 0
-        self.n_states: int | None = None
-        self.state: Any = None
-        self.n_hosts = 0
-        self.transfer_coding: bytes | None = None  # beside chunked
-        for name, value in scope["headers"]:
-            field = _HEADERS.get(name)
-            if field is not None:
-                setattr(self, field, value)
-            elif name == b"host":
-                self.n_hosts += 1
-            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                self.transfer_coding = value
-
-
-_HEADERS = {
-    b"authorization": "authorization",
-    b"x-api-key": "key",
-    b"content-encoding": "coding",
-    b"content-type": "content_type",
-    b"content-length": "content_length",
-    b"origin": "origin",
-    b"x-request-id": "id",
-}
 
 
 class Application:
@@ -110,15 +72,18 @@ class Application:
         self.request_log = RequestLog(options.log)
         self.connections = 0
         self.active: Sized = ()
-        self._uploads = _Uploads()
+        self._uploads = Uploads()
         self.admission = Admission(options.limits.queue)
         self.metrics = Metrics(lambda: self.admission.waiting, lambda: self.connections)
-        self._parser = RequestParser(catalog, options.limits, options.strict_length)
+        self._parser = RequestParser(
+            catalog, options.limits, options.strict_length, keep_states=self.request_log.states
+        )
         self._workers = {one.name: ModelWorker(one.model) for one in catalog}
         for one in catalog:
             self.metrics.loaded(one.name, one.load_seconds)
         self._key = None if options.api_key is None else options.api_key.encode()
-        self._parsing_thread = ThreadPoolExecutor(1, "skyinfer-parsing")
+        self._pool = ParsingPool(options.limits.body_bytes, available_cpus())
+        self._n_parsing = 0  # requests that wait for the pool to parse them, or are parsed there
         self._id_prefix, self._n_requests = secrets.token_hex(4), 0
         self._listing = _encode(catalog.listing())
         self._routes: dict[str, dict[str, Handler]] = {
@@ -169,7 +134,7 @@ class Application:
         """End the threads. Called when no request is being answered any more."""
         for worker in self._workers.values():
             worker.close()
-        self._parsing_thread.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def placements(self) -> dict[str, dict[str, Any]]:
         """Facts about each model for the log's first line."""
@@ -191,7 +156,7 @@ class Application:
         if exchange.transfer_coding is not None:
             raise Refusal(501, "not_implemented", "the only supported Transfer-Encoding is chunked")
         if exchange.method == "OPTIONS" and self.options.cors and exchange.path in self._routes:
-            exchange.extra += _PREFLIGHT
+            exchange.extra += self._preflight(exchange)
             return b""
         if self._key is not None and exchange.path not in self._public:
             _check_key(exchange, self._key)
@@ -208,13 +173,29 @@ class Application:
     def _with_extra(self, headers: list[Header], exchange: Exchange) -> list[Header]:
         named = {name for name, _ in exchange.extra}
         headers = [header for header in headers if header[0] not in named] + exchange.extra
-        allowed, origin = self.options.cors, exchange.origin
-        if "*" in allowed:
+        if not self.options.cors:
+            return headers
+        if "*" in self.options.cors:
             headers.append((b"access-control-allow-origin", b"*"))
-        elif allowed:
-            headers.append((b"vary", b"origin"))
-            if origin is not None and origin.decode("latin-1") in allowed:
-                headers.append((b"access-control-allow-origin", origin))
+        elif self._allows_origin(exchange) and exchange.origin is not None:
+            headers.append((b"access-control-allow-origin", exchange.origin))
+        return [*headers, _VARY, _EXPOSED]
+
+    def _allows_origin(self, exchange: Exchange) -> bool:
+        origin: bytes | None = exchange.origin
+        return "*" in self.options.cors or (origin is not None and origin.decode("latin-1") in self.options.cors)
+
+    def _preflight(self, exchange: Exchange) -> list[Header]:
+        """Headers of the answer to a browser that asks what a page may send (the Fetch standard's CORS protocol)."""
+        if not self._allows_origin(exchange):
+            return []
+        headers = [(b"access-control-allow-methods", b"GET, POST"), (b"access-control-max-age", b"600")]
+        # whatever the page's client adds; a wildcard would leave out Authorization
+        asked: bytes = exchange.asked_headers or b"authorization, content-encoding, content-type, x-api-key"
+        if _HEADER_NAMES.fullmatch(asked) is not None:
+            headers.append((b"access-control-allow-headers", asked))
+        if exchange.asked_private_network == b"true":  # a page of another network, of a server on this one
+            headers.append((b"access-control-allow-private-network", b"true"))
         return headers
 
     def _record(self, exchange: Exchange, status: int, seconds: float) -> None:
@@ -265,20 +246,10 @@ class Application:
     # ---- routes
 
     async def _systemone(self, exchange: Exchange) -> bytes:
-        asked, rows = await self._decided(exchange, self._parser.single)
-        response: dict[str, Any] = asked.compiled.answers(asked.states[0], rows)  # type: ignore[assignment]
-        response["model"] = asked.served.name
-        return _encode(response)
+        return await self._decided(exchange, self._parser.single, _encode_single)
 
     async def _systemone_batch(self, exchange: Exchange) -> bytes:
-        asked, rows = await self._decided(exchange, self._parser.batch)
-        exchange.n_states = len(asked.states)
-        results, n = [], len(asked.compiled.ids)
-        for i, tokens in enumerate(asked.states):
-            response = asked.compiled.answers(tokens, rows[i * n : (i + 1) * n])
-            results.append({"answers": response["answers"], "usage": response["usage"]})
-        usage = {"input_tokens": asked.n_tokens, "output_tokens": 0}
-        return _encode({"model": asked.served.name, "results": results, "usage": usage})
+        return await self._decided(exchange, self._parser.batch, _encode_batch)
 
     async def _models(self, exchange: Exchange) -> bytes:
         return self._listing
@@ -290,46 +261,57 @@ class Application:
         exchange.extra.append((b"content-type", self.metrics.content_type))
         return self.metrics.text()
 
-    async def _decided(
-        self, exchange: Exchange, read: Callable[[bytes], ParsedRequest]
-    ) -> tuple[ParsedRequest, list[list[float]]]:
-        """The parsed request, and the logits of each sequence."""
+    async def _decided(self, exchange: Exchange, read: _Read, encode: _Encode) -> bytes:
+        """The JSON of the answers to a request that `read` parses."""
         body = await self._body(exchange)
         if len(body) > _SMALL_BODY:
-            return await self._decided_off_loop(exchange, read, body, None)
+            return await self._decided_off_loop(exchange, read, encode, body, None)
         asked = read(body)
         worker = self._workers[asked.served.name]
-        if not worker.runs_inline(asked.n_tokens):
-            return await self._decided_off_loop(exchange, read, body, asked)
+        if not worker.runs_inline(asked.n_tokens) or asked.n_probabilities > _MANY_PROBABILITIES:
+            return await self._decided_off_loop(exchange, read, encode, body, asked)
         self._record_model(exchange, asked)
-        if len(self.active) - self._uploads.n_bodies < MERGE_FROM:
-            return asked, asked.scores()
-        return asked, await worker.rows(asked.work(), asked.n_tokens)
+        if len(self.active) - self._uploads.n_bodies - self._n_parsing < MERGE_FROM:
+            return encode(asked, asked.scores())
+        return encode(asked, await worker.rows(asked.work(), asked.n_tokens))
 
     async def _decided_off_loop(
-        self, exchange: Exchange, read: Callable[[bytes], ParsedRequest], body: bytes, asked: ParsedRequest | None
-    ) -> tuple[ParsedRequest, list[list[float]]]:
-        """As `_decided`, with parsing and forward passes in threads; counts against the limit of waiting requests."""
-        self.admission.admit(sum(worker.pending_seconds for worker in self._workers.values()))
+        self, exchange: Exchange, read: _Read, encode: _Encode, body: bytes, asked: ParsedRequest | None
+    ) -> bytes:
+        """As `_decided`, with its parts in threads where they are long. Counts against the limit of waiting requests.
+
+        Nothing more of it is begun once the client has disconnected.
+        """
+        seconds = sum([worker.pending_seconds for worker in self._workers.values()])
+        is_large = len(body) > LARGE_BODY
+        self.admission.admit(seconds, is_large)
+        left = asyncio.ensure_future(disconnected(exchange.receive))
         try:
             if asked is None:
-                asked = await self._in_thread(read, body)
+                self._n_parsing += 1
+                try:
+                    asked = await self._pool.run(len(body), partial(read, body), left)
+                finally:
+                    self._n_parsing -= 1
             self._record_model(exchange, asked)
             worker = self._workers[asked.served.name]
             if worker.runs_inline(asked.n_tokens):
-                return asked, asked.scores()
-            work = asked.work
-            laid_out = work() if asked.n_tokens < _MANY_TOKENS else await self._in_thread(work)
-            return asked, await worker.rows(laid_out, asked.n_tokens, _disconnected(exchange.receive))
+                rows = asked.scores()
+            else:
+                work = asked.work
+                laid_out = work() if asked.n_tokens < _MANY_TOKENS else await self._pool.run(asked.n_tokens, work, left)
+                rows = await worker.rows(laid_out, asked.n_tokens, left)
+            if asked.n_probabilities <= _MANY_PROBABILITIES:
+                return encode(asked, rows)
+            return await self._pool.run(asked.n_probabilities, partial(encode, asked, rows), left)
         finally:
-            self.admission.release()
-
-    async def _in_thread(self, make: Callable[..., _T], *arguments: Any) -> _T:
-        """Calls what takes too long for the event loop in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._parsing_thread, make, *arguments)
+            left.cancel()
+            self.admission.release(is_large)
 
     def _record_model(self, exchange: Exchange, asked: ParsedRequest) -> None:
         exchange.model, exchange.n_tokens = asked.served.name, asked.n_tokens
+        if asked.is_batch:
+            exchange.n_states = len(asked.states)
         if self.request_log.states:
             exchange.state = asked.state
         self.metrics.tokens(asked.served.name, asked.n_tokens)
@@ -372,7 +354,7 @@ class Application:
         exchange.body_bytes = len(body)
         if exchange.coding is not None and exchange.coding.strip().lower() != b"identity":
             coding: bytes = exchange.coding
-            body = await self._in_thread(decompressed, body, coding, limit)
+            body = await self._pool.run(len(body), partial(decompressed, body, coding, limit))
         return body
 
 
@@ -390,54 +372,20 @@ def _check_key(exchange: Exchange, key: bytes) -> None:
         raise refusals.unauthorized("the key is wrong")
 
 
-class _Uploads:
-    """The bodies that are being received: how many, and how many bytes of them have arrived."""
-
-    def __init__(self) -> None:
-        self.n_bodies = self.n_bytes = 0
-
-    async def body(self, receive: Receive, limit: int) -> bytes:
-        """A whole body.
-
-        Raises:
-            Refusal: it has more than `limit` bytes, or all bodies together have too many.
-            ClientDisconnected: the client disconnected before its end.
-        """
-        parts: list[bytes] = []
-        n_bytes = 0
-        self.n_bodies += 1
-        try:
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnected
-                part: bytes = message.get("body", b"")
-                n_bytes += len(part)
-                self.n_bytes += len(part)
-                if n_bytes > limit:
-                    raise too_large(f"the body has more than {limit} bytes")
-                if not message.get("more_body", False):
-                    return b"".join([*parts, part]) if parts else part
-                if self.n_bytes > _UPLOAD_BYTES:
-                    raise refusals.overloaded("too many bytes are being received; try again", 1)
-                parts.append(part)
-        finally:
-            self.n_bodies -= 1
-            self.n_bytes -= n_bytes
+def _encode_single(asked: ParsedRequest, rows: list[list[float]]) -> bytes:
+    response: dict[str, Any] = asked.compiled.answers(asked.states[0], rows)  # type: ignore[assignment]
+    response["model"] = asked.served.name
+    return _encode(response)
 
 
-async def _disconnected(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _encode_batch(asked: ParsedRequest, rows: list[list[float]]) -> bytes:
+    results, n = [], len(asked.compiled.ids)
+    for i, tokens in enumerate(asked.states):
+        response = asked.compiled.answers(tokens, rows[i * n : (i + 1) * n])
+        results.append({"answers": response["answers"], "usage": response["usage"]})
+    usage = {"input_tokens": asked.n_tokens, "output_tokens": 0}
+    return _encode({"model": asked.served.name, "results": results, "usage": usage})
 
 
 async def _constant(body: bytes, exchange: Exchange) -> bytes:
     return body
-
-
-_PREFLIGHT = [
-    (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-encoding, content-type, x-api-key, x-request-id"),
-    (b"access-control-max-age", b"600"),
-]

@@ -43,6 +43,8 @@ class Catalog:
         Raises:
             SkyinferError, OSError: one cannot be opened, or two have the same name.
         """
+        # Requests are tokenized in threads already, and another pool would run long texts before short ones.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         found: dict[str, ServedModel] = {}
         given: list[tuple[str, str, str | None]] = [(argument, *_named(argument)) for argument in arguments]
         for argument, name, path in given or [("s1-pico", "", None)]:

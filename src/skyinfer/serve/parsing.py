@@ -6,14 +6,16 @@ is counted before anything is parsed. Recently seen question sets are kept token
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
 import sys
 import threading
+import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +29,13 @@ from .catalog import Catalog, ServedModel
 from .options import Limits
 from .refusals import Refusal, invalid, of_request_error, too_large
 
-_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+# All but brackets is deleted, and braces become brackets.
+_BRACKETS, _NO_BRACKETS = bytes.maketrans(b"{}", b"[]"), bytes(set(range(256)) - set(b"[]{}"))
+# A larger body is parsed while no other such body is, and for half of the time at most: a parser in C holds the GIL,
+# for some ten milliseconds for each megabyte, and the event loop waits for it.
+LARGE_BODY = 1 << 16
+_MOST_PAUSE = 0.25  # seconds
 # Bytes of the question sets that are kept, as they were sent: of one set, and of all sets of a model.
 _REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
 # Their number: even the smallest takes some kilobytes once it is tokenized.
@@ -59,7 +67,13 @@ class ParsedRequest(NamedTuple):
     compiled: CompiledQuestions
     states: list[StateTokens]
     n_tokens: int
-    state: Any
+    state: Any  # or states, for the log; None unless they are to be kept
+    is_batch: bool
+
+    @property
+    def n_probabilities(self) -> int:
+        """In the answers, of all states."""
+        return len(self.states) * len(self.compiled.probabilities)
 
     def work(self) -> list[Work]:
         """The sequences of the request: every question about the first state, then about the next."""
@@ -73,8 +87,11 @@ class ParsedRequest(NamedTuple):
 class RequestParser:
     """Reads requests for the models of a catalog. Safe to share between threads."""
 
-    def __init__(self, catalog: Catalog, limits: Limits, strict_length: bool) -> None:
+    def __init__(self, catalog: Catalog, limits: Limits, strict_length: bool, keep_states: bool = False) -> None:
+        """`strict_length`: states that do not fit are refused. `keep_states`: the result has them, for the log."""
         self._catalog, self._limits, self._strict_length = catalog, limits, strict_length
+        self._keep_states = keep_states
+        self._large = threading.Lock()
         self._remembered = {one.name: _Remembered() for one in catalog}
 
     def single(self, body: bytes) -> ParsedRequest:
@@ -91,7 +108,7 @@ class RequestParser:
             tokens = compiled.read(request.state)
         except RequestError as error:
             raise of_request_error(error) from None
-        return self._asked(served, compiled, [tokens], request.state)
+        return self._asked(served, compiled, [tokens], request.state, is_batch=False)
 
     def batch(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
@@ -113,17 +130,24 @@ class RequestParser:
                 raise invalid(("states", i, *error.loc[1:]), error.message) from None
             n_tokens += compiled.n_tokens(read[-1])
             self._check_tokens(n_tokens)  # before the next state is tokenized, which bounds the memory
-        return self._asked(served, compiled, read, states)
+        return self._asked(served, compiled, read, states, is_batch=True)
 
     def _asked(
-        self, served: ServedModel, compiled: CompiledQuestions, states: list[StateTokens], state: Any
+        self,
+        served: ServedModel,
+        compiled: CompiledQuestions,
+        states: list[StateTokens],
+        state: Any,
+        *,
+        is_batch: bool,
     ) -> ParsedRequest:
         n_tokens = sum([compiled.n_tokens(tokens) for tokens in states])
         self._check_tokens(n_tokens)
         if self._strict_length:
             for tokens in states:
                 _check_whole(compiled, tokens)
-        return ParsedRequest(served, compiled, states, n_tokens, state)
+        kept = state if self._keep_states else None  # else it would be freed in the event loop, which may take long
+        return ParsedRequest(served, compiled, states, n_tokens, kept, is_batch)
 
     def _check_tokens(self, n_tokens: int) -> None:
         if n_tokens > self._limits.tokens:
@@ -132,6 +156,23 @@ class RequestParser:
             )
 
     def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+        with self._alone(body):
+            return self._decode_now(decoder, body)
+
+    @contextlib.contextmanager
+    def _alone(self, body: bytes) -> Iterator[None]:
+        """Where a body is large: no other large one is parsed meanwhile, nor for as long as it took afterwards."""
+        if len(body) <= LARGE_BODY:
+            yield
+            return
+        with self._large:
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                time.sleep(min(time.perf_counter() - start, _MOST_PAUSE))
+
+    def _decode_now(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         _check_depth(body, self._limits.depth)
         try:
             return decoder.decode(body)
@@ -154,7 +195,8 @@ class RequestParser:
 
     def _compile(self, served: ServedModel, key: bytes) -> CompiledQuestions:
         try:
-            questions = msgspec.json.decode(key)
+            with self._alone(key):
+                questions = msgspec.json.decode(key)
         except (msgspec.DecodeError, ValueError) as error:
             raise invalid(("questions",), str(error), "json_invalid") from None
         try:
@@ -261,18 +303,20 @@ def _check_whole(compiled: CompiledQuestions, tokens: StateTokens) -> None:
 
 
 def _check_depth(body: bytes, most: int) -> None:
-    """Refuses a body that is nested more than `most` levels deep, by counting brackets outside strings."""
+    """Refuses a body that is nested more than `most` levels deep. Whether its brackets match is left to the parser.
+
+    Deleting every pair with nothing in it takes away the innermost level, so all that takes long is in C.
+    """
     if body.count(b"[") + body.count(b"{") <= most:
         return
-    depth = 0
-    for found in _STRING_OR_BRACKET.finditer(body):
-        first = body[found.start()]
-        if first in b"[{":
-            depth += 1
-            if depth > most:
-                raise _too_deep(most)
-        elif first in b"]}":
-            depth -= 1
+    rest = _STRING.sub(b"", body).translate(_BRACKETS, _NO_BRACKETS)
+    for _ in range(most):
+        shorter = rest.replace(b"[]", b"")
+        if len(shorter) == len(rest):
+            break
+        rest = shorter
+    if b"[]" in rest or rest.count(b"[") > most:
+        raise _too_deep(most)
 
 
 def _too_deep(most: int) -> Refusal:

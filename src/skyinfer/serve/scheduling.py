@@ -1,8 +1,9 @@
 """Where a forward pass runs. A short one runs at once in the event loop, since a switch to a thread would take longer
 than the pass. A longer one runs in the model's thread, which takes a few sequences of each waiting request into a pass.
 
-A sequence gives the same bits whatever else is in its pass, so no answer depends on other requests. Waiting requests
-take turns (round robin), so a huge request delays a small one by one pass and not by all of its own.
+A sequence gives the same bits whatever else is in its pass, so no answer depends on other requests. Requests with the
+fewest tokens left go first, so a huge request delays a small one by one pass and not by all of its own. Every fourth
+pass begins with the request that has waited longest, so that a huge one is not put off forever.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import asyncio
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Coroutine
 from typing import Any
 
 from ..model import Model
@@ -28,8 +27,8 @@ MERGE_FROM = 4
 # The length of a merged pass: for small models in seconds, long enough that the overhead around it does not count, and
 # the least and most tokens. Larger models take the least: a longer pass is no faster, and other requests wait for it.
 _PASS_SECONDS, _LEAST_PASS, _MOST_PASS = 0.004, 512, 2048
-# Tokens that one request may add to a pass before the next request's turn.
-_TURN_TOKENS = 256
+# One pass of so many begins with the request that has waited longest, and gives it so many tokens.
+_OLDEST_EVERY, _OLDEST_TOKENS = 4, 1024
 
 # The request that is timed at the start: of a usual length, so that fixed costs do not count.
 _MEASURED_STATE = "the state of things at some point, written down in a few words and numbers 1 2 3 4"
@@ -45,31 +44,38 @@ class Admission:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.waiting = 0
+        # large requests stay for long, so a part of the places is kept for others
+        self.large_limit = max(1, limit * 3 // 4)
+        self.waiting = self.waiting_large = 0
 
-    def admit(self, seconds: float) -> None:
+    def admit(self, seconds: float, is_large: bool) -> None:
         """Count one more request; `release` takes it off again. `seconds`: how long those before it will take.
 
         Raises:
-            Refusal: 503, the limit is reached.
+            Refusal: 503, the limit is reached, or the limit of large requests by a large one.
         """
-        if self.waiting >= self.limit:
+        if self.waiting >= self.limit or (is_large and self.waiting_large >= self.large_limit):
             after = max(1, min(60, math.ceil(seconds)))
             raise overloaded(f"{self.waiting} requests are waiting; try again in {after} s", after)
         self.waiting += 1
+        self.waiting_large += is_large
 
-    def release(self) -> None:
+    def release(self, is_large: bool) -> None:
         """The request has been answered or dropped."""
         self.waiting -= 1
+        self.waiting_large -= is_large
 
 
 class _Job:
-    """One request's sequences: `taken` of them are in a pass or finished, `left` are not finished."""
+    """One request's sequences: `taken` of them are in a pass or finished, `left` are not finished.
 
-    __slots__ = ("abandoned", "done", "left", "rows", "taken", "work")
+    `tokens_left` counts the tokens of those that are not taken.
+    """
 
-    def __init__(self, work: list[Work], done: asyncio.Future[list[list[float]]]) -> None:
-        self.work, self.done = work, done
+    __slots__ = ("abandoned", "done", "left", "rows", "taken", "tokens_left", "work")
+
+    def __init__(self, work: list[Work], n_tokens: int, done: asyncio.Future[list[list[float]]]) -> None:
+        self.work, self.tokens_left, self.done = work, n_tokens, done
         self.rows: list[Any] = [None] * len(work)
         self.taken, self.left = 0, len(work)
         self.abandoned = False
@@ -88,7 +94,8 @@ class ModelWorker:
 
     def __init__(self, model: Model) -> None:
         self._engine: Engine = model._engine
-        self._jobs: deque[_Job] = deque()
+        self._jobs: list[_Job] = []  # in the order received
+        self._n_passes = 0
         self._condition = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -105,34 +112,31 @@ class ModelWorker:
         return self.pending_tokens * self.seconds_per_token
 
     async def rows(
-        self, work: list[Work], n_tokens: int, disconnected: Coroutine[Any, Any, None] | None = None
+        self, work: list[Work], n_tokens: int, disconnected: asyncio.Future[None] | None = None
     ) -> list[list[float]]:
         """The scores of each sequence, from the model's thread.
 
         Args:
             work: the sequences.
             n_tokens: of all of them.
-            disconnected: returns when the client has disconnected, upon which the rest of the work is dropped.
+            disconnected: done when the client has disconnected; then the rest of the work is dropped.
 
         Raises:
             ClientDisconnected: it has.
         """
-        job = _Job(work, asyncio.get_running_loop().create_future())
-        leaving = None if disconnected is None else asyncio.ensure_future(disconnected)
+        job = _Job(work, n_tokens, asyncio.get_running_loop().create_future())
         self.pending_tokens += n_tokens
         try:
             self._put(job)
-            if leaving is None:
+            if disconnected is None:
                 return await job.done
-            await asyncio.wait((job.done, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((job.done, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not job.done.done():
                 raise ClientDisconnected
             return job.done.result()
         finally:
             job.abandoned = True
             self.pending_tokens -= n_tokens
-            if leaving is not None:
-                leaving.cancel()
 
     def close(self) -> None:
         """Let the thread end when no work waits."""
@@ -166,25 +170,18 @@ class ModelWorker:
                 self._run(batch)
 
     def _next_batch(self) -> list[tuple[_Job, int]]:
-        """Sequences for one pass: a few of each job in turn (round robin)."""
+        """Sequences for one pass: those of the shortest jobs, or first some of the oldest job."""
+        self._jobs = [job for job in self._jobs if not job.abandoned]
         batch: list[tuple[_Job, int]] = []
         room = self.pass_tokens
-        while self._jobs and room > 0:
-            job = self._jobs.popleft()
-            if job.abandoned:
-                continue
-            turn = _TURN_TOKENS
-            while job.taken < len(job.work) and turn > 0:
-                n_tokens = len(job.work[job.taken][0])
-                if n_tokens > room and batch:
-                    self._jobs.appendleft(job)  # first in the next pass
-                    return batch
-                batch.append((job, job.taken))
-                job.taken += 1
-                room -= n_tokens
-                turn -= n_tokens
-            if job.taken < len(job.work):
-                self._jobs.append(job)
+        self._n_passes += 1
+        if self._jobs and self._n_passes % _OLDEST_EVERY == 0:
+            room -= _take(self._jobs[0], min(room, _OLDEST_TOKENS), batch)
+        for job in sorted(self._jobs, key=lambda job: job.tokens_left):
+            if room <= 0:
+                break
+            room -= _take(job, room, batch)
+        self._jobs = [job for job in self._jobs if job.taken < len(job.work)]
         return batch
 
     def _run(self, batch: list[tuple[_Job, int]]) -> None:
@@ -204,6 +201,23 @@ class ModelWorker:
             loop = ended[0].done.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_deliver, ended, error)
+
+
+def _take(job: _Job, room: int, batch: list[tuple[_Job, int]]) -> int:
+    """Add the job's next sequences to the batch, as many as have `room` tokens; one of any length to an empty batch.
+
+    Returns the number of their tokens.
+    """
+    taken = 0
+    while job.taken < len(job.work) and taken < room:
+        n_tokens = len(job.work[job.taken][0])
+        if taken + n_tokens > room and batch:
+            break
+        batch.append((job, job.taken))
+        job.taken += 1
+        taken += n_tokens
+    job.tokens_left -= taken
+    return taken
 
 
 def _deliver(ended: list[_Job], error: Exception | None) -> None:

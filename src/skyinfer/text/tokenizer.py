@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -54,8 +55,9 @@ _REMEMBERED_TEXTS, _REMEMBERED_LENGTH, _REMEMBERED_TOKENS = 1024, 512, 128
 # Tokens from which on it is worth while to clean up after parsing: for 256,000 it leaves 190 MB to nobody.
 _LARGE_VOCABULARY = 1 << 15
 
-# Characters from which on a text is worth another thread: some 20 ms of tokenizing.
-_LONG_TEXT = 1 << 14
+# Characters from which on a text is tokenized by a batch call: some 20 ms of tokenizing. Where the package was told not
+# to start threads, such a call has no drawback, and other threads go on for texts of half a millisecond already.
+_LONG_TEXT, _LONG_TEXT_SERIAL = 1 << 14, 1 << 9
 
 
 class SpecialIds(Protocol):
@@ -84,6 +86,7 @@ class Tokenizer:
     __slots__ = (
         "_encode_batch",
         "_encode_one",
+        "_long_text",
         "_remember",
         "_words",
         "cls_id",
@@ -116,6 +119,7 @@ class Tokenizer:
         # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
         # form leaves out offsets, which nobody reads.
         self._encode_one, self._encode_batch = backend.encode, backend.encode_batch_fast
+        self._long_text = _LONG_TEXT_SERIAL if _is_serial() else _LONG_TEXT
         self._words = words_of(backend, normalizer, pre_tokenizer)
         self._remember = lru_cache(_REMEMBERED_TEXTS)(self._encode_tuple)
         self.cls_id, self.cls_text = (
@@ -161,7 +165,7 @@ class Tokenizer:
             known = self._words.ids(text) if self._words is not None else None
             if known is not None:
                 return known
-            if len(text) > _LONG_TEXT:
+            if len(text) > self._long_text:
                 return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
@@ -188,6 +192,11 @@ class Tokenizer:
         if len(ids) > _REMEMBERED_TOKENS:  # what is raised is not remembered
             raise _TooManyTokens(ids)
         return ids
+
+
+def _is_serial() -> bool:
+    """Whether the package was told not to use threads of its own, as it reads that."""
+    return os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("", "off", "false", "f", "no", "n", "0")
 
 
 class _TooManyTokens(Exception):
