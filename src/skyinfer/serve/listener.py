@@ -30,7 +30,10 @@ _LAST_UPLOADS = 1.0
 # What a client still sends after its last response is read and discarded, up to so many bytes and seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 16 << 20, 2.0
 # A request line that is well-formed but for a method that the parser does not know.
-_REQUEST_LINE = re.compile(rb"^[!#-'*+.^_`|~0-9A-Za-z-]{1,64} [!-~]+ HTTP/1\.[01]\r?$", re.MULTILINE)
+_UNKNOWN_METHOD = re.compile(
+    rb"^(?!(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE) )[!#-'*+.^_`|~0-9A-Za-z-]{1,64} [!-~]+ HTTP/1\.[01]\r?$",
+    re.MULTILINE,
+)
 
 
 class Protocol(HttpToolsProtocol):
@@ -51,7 +54,11 @@ class Protocol(HttpToolsProtocol):
         self._send_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None  # set once the last response is written
         self._discarded = 0
+        self._n_body_parts = 0
+        self._framing_bytes = 0  # since the last part of a body
+        self._refusal: tuple[int, str, str] | None = None  # to be sent after the responses to earlier requests
         self._received = b""  # the bytes that are being parsed
+        self._upgrade_head = b""  # a head to be parsed again
         self._response_transport = _ResponseTransport(self)
         self.app.connections, self.app.active = len(self.connections), self.tasks
         if len(self.connections) > self.app.limits.connections:
@@ -71,15 +78,19 @@ class Protocol(HttpToolsProtocol):
         del self._response_transport
 
     def data_received(self, data: bytes) -> None:
-        if self._linger_timer is not None:
+        if self._linger_timer is not None or self._refusal is not None:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self.transport.close()
             return
-        self._received, n_heads = data, self._n_heads
-        super().data_received(data)
+        n_heads, n_body_parts = self._n_heads, self._n_body_parts
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._refuse_unparsed(error)
         self._received = b""
-        if self._linger_timer is not None or self.transport.is_closing():
+        if self._linger_timer is not None or self._refusal is not None or self.transport.is_closing():
             return
         if self._in_head:
             # else a part of `data` belongs to the request before; a whole head is measured in on_headers_complete
@@ -88,10 +99,33 @@ class Protocol(HttpToolsProtocol):
             if self._head_bytes > self.app.limits.head_bytes:
                 self._refuse_head()
                 return
+        elif self.cycle is not None and self.cycle.more_body:
+            # what is no body: sizes and extensions of chunks, and trailers, which the parser keeps
+            self._framing_bytes = self._framing_bytes + len(data) if self._n_body_parts == n_body_parts else 0
+            if self._framing_bytes > self.app.limits.head_bytes:
+                self._refuse_head()
+                return
         # Any byte ends uvicorn's keep-alive timeout. So where no request is being answered now, this was a part of a
         # head, an empty line, or the rest of a body that was refused: each needs a timeout.
         if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
             self._start_head_timer()
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser.
+
+        The parser takes what follows a head with `Connection: Upgrade` for the new protocol: it skips the body and ends
+        there. A server may ignore an upgrade (RFC 9110, section 7.8), and this one speaks nothing but HTTP/1.1. So the
+        same head without the upgrade goes to a new parser, and after it what came behind the head.
+        """
+        while True:
+            self._received = data
+            try:
+                return self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                head, self._upgrade_head = self._upgrade_head, b""
+                data = head + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -103,18 +137,44 @@ class Protocol(HttpToolsProtocol):
         most = self.app.limits.head_bytes
         if self._head_bytes + len(self._received) > most and _size(self.url, self.headers) > most:
             raise _HeadTooLarge
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            raise _MethodUnknown
+        if version not in ("1.1", "1.0"):
+            raise _VersionUnknown
+        if self.parser.should_upgrade():
+            self._upgrade_head = _head(method, self.url, version, self.headers)
+            return
         self._in_head = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
         super().on_headers_complete()
         self.cycle.transport = self._response_transport  # type: ignore[assignment]
+        self._framing_bytes = 0
+        self.headers = []  # trailers, of which on_header is told as well, are no headers (RFC 9110, section 6.5.1)
+
+    def on_body(self, body: bytes) -> None:
+        self._n_body_parts += 1
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._upgrade_head:  # else the request is parsed once more
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if self._linger_timer is None:
-            super().on_response_complete()
-        else:  # no further request is answered
+        if self._linger_timer is not None:  # no further request is answered
             self.server_state.total_requests += 1
+            return
+        refusal = self._refusal
+        if refusal is not None and not self.pipeline and not self.transport.is_closing():
+            self.server_state.total_requests += 1
+            self._send_refusal(*refusal)
+            return
+        super().on_response_complete()
+        if self._in_head and self.cycle.response_complete and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._start_head_timer()
 
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(self.app.limits.head_seconds, self._head_timed_out)
@@ -149,11 +209,15 @@ class Protocol(HttpToolsProtocol):
         if self.cycle.more_body and not self.cycle.response_complete:
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
-        error = sys.exc_info()[1]  # of the parser
-        if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, _HeadTooLarge):
+    def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
+        if isinstance(cause, _HeadTooLarge):
             self._refuse_head()
-        elif isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.search(self._received):
+        elif isinstance(cause, _VersionUnknown) or self.parser.get_method() == b"PRI":
+            self._refuse(505, "not_implemented", "this server speaks HTTP/1.1 and HTTP/1.0 only")
+        elif isinstance(cause, _MethodUnknown) or (
+            isinstance(error, httptools.HttpParserInvalidMethodError) and _UNKNOWN_METHOD.search(self._received)
+        ):
             self._refuse(501, "not_implemented", "this method is not supported")
         else:
             self._refuse(400, "invalid_request_error", "this is not a valid HTTP/1.1 request")
@@ -163,11 +227,20 @@ class Protocol(HttpToolsProtocol):
         self._refuse(431, "request_too_large", f"the head of the request has more than {most} bytes")
 
     def _refuse(self, status: int, kind: str, message: str) -> None:
-        if self._linger_timer is None and not self.transport.is_closing():
-            self.transport.write(
-                self.app.refused(status, kind, message, self.client, self.server_state.default_headers)
-            )
-            self.linger()
+        """End the connection with an error response, which comes after the responses to earlier requests."""
+        if self._linger_timer is not None or self._refusal is not None or self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body and self.pipeline:  # the faulty request itself waits there
+            self.pipeline.popleft()
+        elif cycle is None or cycle.response_complete or cycle.more_body:
+            self._send_refusal(status, kind, message)
+            return
+        self._refusal = status, kind, message
+
+    def _send_refusal(self, status: int, kind: str, message: str) -> None:
+        self.transport.write(self.app.refused(status, kind, message, self.client, self.server_state.default_headers))
+        self.linger()
 
     def linger(self) -> None:
         """Close, but not before the client could read its response (RFC 9112, section 9.6).
@@ -192,8 +265,12 @@ class Protocol(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        pass  # no log line: the request is answered, and any client may send the header
+
+def _head(method: bytes, url: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """A request's head as it was received, without the protocol that it offers to upgrade to."""
+    lines = [b"%s %s HTTP/%s\r\n" % (method, url, version.encode())]
+    lines += [b"%s: %s\r\n" % header for header in headers if header[0] != b"upgrade"]
+    return b"".join([*lines, b"\r\n"])
 
 
 def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
@@ -201,6 +278,14 @@ def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
 
 
 class _HeadTooLarge(Exception):
+    """Raised in a callback to stop the parser."""
+
+
+class _MethodUnknown(Exception):
+    """Raised in a callback to stop the parser."""
+
+
+class _VersionUnknown(Exception):
     """Raised in a callback to stop the parser."""
 
 
