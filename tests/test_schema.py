@@ -93,10 +93,10 @@ def test_criteria_spell_what_json_cannot_and_others_do_not() -> None:
     assert parse(CHOICE | {"criteria": {"a": (1, 1j), "b": b"x"}}).options == [
         Option("a", "a", '[1, "1j"]'), Option("b", "b", "\"b'x'\""),
     ]  # fmt: skip
-    assert refused(NOUL | {"instructions": [1j]}).loc == ("questions", "q", "instructions")
+    assert refused(NOUL | {"instructions": [1j]}).loc == ("questions", "q", "instructions", 0)
     with pytest.raises(RequestError) as caught:
         render_state({"a": {1, 2}})
-    assert caught.value.loc == ("state",)
+    assert caught.value.loc == ("state", "a")
 
 
 def test_noul_keys_and_labels() -> None:
@@ -117,6 +117,26 @@ def test_option_order(order: Any) -> None:
     question = CHOICE | {"criteria": ["a", "b", "c"], "option_order": order}
     assert parse(question).option_order == [2, 0, 1]
     assert parse(NOUL | {"option_order": [1, 0]}).option_order == [1, 0]
+
+
+# ------------------------------------------------------------------------------ ignored
+
+
+def test_fields_that_mean_nothing_are_named() -> None:
+    assert parse(NOUL).ignored == ()
+    assert parse(NOUL | {"critera": {"true": "yes"}}).ignored == ("critera",)
+    assert parse(CHOICE | {"option_order": [0, 1], "weight": 1, "Instructions": "?"}).ignored == (
+        "weight",
+        "Instructions",
+    )
+    assert parse(SCORE | {"x_note": None, 7: 8}).ignored == ("x_note", "7")
+
+
+def test_a_description_that_another_one_replaces_is_named() -> None:
+    """As in the Laya runtime the last one counts: agent.py, `{str(k).lower(): v for k, v in crit.items()}`."""
+    parsed = parse(NOUL | {"criteria": {"TRUE": "first", "true": "second", False: "no"}})
+    assert [option.description for option in parsed.options] == ["no", "second"]
+    assert parsed.ignored == ("criteria.TRUE",)
 
 
 # ------------------------------------------------------------------------------ refused
@@ -192,9 +212,23 @@ def test_refused_ids(key: Any) -> None:
 
 @pytest.mark.parametrize("questions", [None, [], "q", 5, [NOUL]])
 def test_questions_must_be_an_object(questions: Any) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match="an object of id -> question") as caught:
         parse_questions(questions)
     assert caught.value.loc == ("questions",)
+
+
+@pytest.mark.parametrize("question", [CHOICE, SCORE, NOUL, {"type": "Noul", "instructions": "Is it?"}])
+def test_a_question_without_its_id_is_told_to_have_one(question: Any) -> None:
+    with pytest.raises(RequestError, match="one question without an id") as caught:
+        parse_questions(question)
+    assert caught.value.loc == ("questions",)
+
+
+def test_a_question_may_be_called_type() -> None:
+    assert [question.id for question in parse_questions({"type": NOUL, "criteria": NOUL})] == ["type", "criteria"]
+    with pytest.raises(RequestError) as caught:
+        parse_questions({"type": "yes", "q": NOUL})
+    assert caught.value.loc == ("questions", "type")
 
 
 def deep(n: int) -> list[Any]:
@@ -211,8 +245,8 @@ def circular() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "value", [None, deep(200_000), circular(), object(), b"x", {(1, 2): 3}, {"a": 1j}, [10**5000]],
-    ids=["null", "deep", "circular", "object", "bytes", "tuple key", "complex", "huge number"],
+    "value", [None, deep(200_000), circular(), object(), b"x", {(1, 2): 3}, [10**5000]],
+    ids=["null", "deep", "circular", "object", "bytes", "tuple key", "huge number"],
 )  # fmt: skip
 def test_state_that_is_no_json(value: Any) -> None:
     with pytest.raises(RequestError) as caught:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .core import border
-from .errors import RequestError
+from .errors import RequestError, warn
 from .runtime.answers import check_scores, faulty_weights, in_option_order, response
-from .schema import QUESTION_TYPES, Question, parse_questions
+from .schema import QUESTION_TYPES, Question, ignored_said, parse_questions
 from .text.sequence import StateTokens
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class CompiledQuestions:
         """
         if isinstance(states, (str, bytes, Mapping)):
             raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
+        if hasattr(states, "iterrows"):  # iterating a table of pandas gives the names of its columns
+            raise RequestError(("states",), "must be a list of states, not a table; use its .to_dict('records')")
         read = [self._read(number, state) for number, state in enumerate(states)]
         rows = iter(self._engine.run([work for tokens in read for work in self.work(tokens)]))
         n = len(self._prefixes)
@@ -213,6 +215,19 @@ class CompiledQuestions:
         return [self._engine.builder.assemble(prefix, tokens) for prefix in self._prefixes]
 
 
+def compile_questions(engine: Engine, questions: Questions) -> CompiledQuestions:
+    """Questions as a caller in Python gives them, with a warning where they have fields that mean nothing.
+
+    Raises:
+        RequestError: they cannot be asked.
+    """
+    parsed = parse_questions(questions)
+    for question in parsed:
+        if question.ignored:
+            warn(ignored_said(question.id, question.ignored))
+    return CompiledQuestions(engine, parsed)
+
+
 class QuestionCache:
     """Recently seen questions, compiled; safe to share between threads.
 
@@ -229,21 +244,26 @@ class QuestionCache:
         self._lock = threading.Lock()
 
     def compiled(self, questions: Questions) -> CompiledQuestions:
+        """The questions ready to be asked, from the cache where they are in it.
+
+        Raises:
+            RequestError: they cannot be asked.
+        """
         try:
             key = marshal.dumps(questions, 2)  # version 2 writes no references, so equal values have equal bytes
         except ValueError:
-            return CompiledQuestions(self._engine, parse_questions(questions))
+            return compile_questions(self._engine, questions)
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
         if len(key) > self._key_bytes:
-            return CompiledQuestions(self._engine, parse_questions(questions))
+            return compile_questions(self._engine, questions)
         same = marshal.loads(key)  # the key's questions, even where another thread changes the caller's meanwhile
         if not _is_plain(same):
-            return CompiledQuestions(self._engine, parse_questions(questions))
-        made = CompiledQuestions(self._engine, parse_questions(same))
+            return compile_questions(self._engine, questions)
+        made = compile_questions(self._engine, same)
         with self._lock:
             self._kept[key] = made
             if len(self._kept) > self._entries:

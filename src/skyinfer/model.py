@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .compiled import CompiledQuestions, QuestionCache
+from .compiled import CompiledQuestions, QuestionCache, compile_questions
 from .core import border
 from .errors import IsaError
 from .files import places
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
-from .schema import parse_questions
 
 if TYPE_CHECKING:
     from .files.config import ModelSource
@@ -207,7 +206,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        return CompiledQuestions(self._engine, parse_questions(questions))
+        return compile_questions(self._engine, questions)
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
         """What the model would read, by question id (`skyinfer.text.sequence.Sequence`): ids, markers, what was cut.

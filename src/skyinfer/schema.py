@@ -1,18 +1,19 @@
 """What a request may be and what comes back: the public types and all validation of requests.
 
-Accepts exactly what the Laya runtime's ``Agent`` accepts (laya 0.4.15) and renders every value to
-the text the model reads; anything else is a RequestError that says where and what to change.
-Building the sequence is left to sequence.py, numbers to answer.py.
+Accepts exactly what the Laya runtime's ``Agent`` accepts (laya 0.4.15), and NumPy's scalars; anything else is a
+RequestError that says where and what to change. The text of a value is left to values.py, the sequence to
+text/sequence.py, numbers to runtime/answers.py.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, Union
 
 from .errors import RequestError
+from .values import kind, name, python_scalar, render, short
 
 JSON = Union[None, bool, int, float, str, "list[JSON]", "dict[str, JSON]"]
 Label = str | int | float
@@ -94,6 +95,7 @@ class _Extras(TypedDict, total=False):
     x_truncated: Truncation
     x_options: Collapse
     x_grown: Growth
+    x_ignored: list[str]  # fields of the question that mean nothing to skyinfer
 
 
 class ChoiceAnswer(_Extras):
@@ -152,13 +154,17 @@ class Option(NamedTuple):
 
 @dataclass(slots=True)
 class Question:
-    """A validated question; `instructions` is text and `options` are in the caller's order."""
+    """A validated question; `instructions` is text and `options` are in the caller's order.
+
+    ignored: names of the fields that mean nothing to skyinfer, as `x_ignored` of the answer tells them.
+    """
 
     id: Any
     type: QuestionType
     instructions: str
     options: list[Option]
     option_order: list[int] | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class ParsedRequest(NamedTuple):
@@ -174,13 +180,13 @@ def parse_request(body: Any) -> ParsedRequest:
         RequestError: with the path to the faulty part.
     """
     if not isinstance(body, dict):
-        raise RequestError((), f"a request must be an object, not {_kind(body)}")
+        raise RequestError((), f"a request must be an object, not {kind(body)}")
     for key in ("state", "questions"):
         if key not in body:
             raise RequestError((key,), f"is missing; add {key!r}")
     model = body.get("model")
     if model is not None and not isinstance(model, str):
-        raise RequestError(("model",), f"must be a string, not {_kind(model)}")
+        raise RequestError(("model",), f"must be a string, not {kind(model)}")
     if body["state"] is None:
         raise RequestError(("state",), "must not be null; give a string, an object or a list")
     return ParsedRequest(body["state"], parse_questions(body["questions"]), model)
@@ -194,7 +200,11 @@ def parse_questions(questions: Any) -> list[Question]:
         RequestError: with a path such as ("questions", "action", "criteria", 2).
     """
     if not isinstance(questions, dict):
-        raise RequestError(("questions",), f"must be an object of id -> question, not {_kind(questions)}")
+        raise RequestError(("questions",), f"must be an object of id -> question, {_EXAMPLE}, not {kind(questions)}")
+    if isinstance(questions.get("type"), str) and (
+        questions["type"] in QUESTION_TYPES or "instructions" in questions or "criteria" in questions
+    ):
+        raise RequestError(("questions",), f"is one question without an id; give it one: {_EXAMPLE}")
     return [_parse_question(key, value) for key, value in questions.items()]
 
 
@@ -208,34 +218,58 @@ def render_state(state: Any) -> str:
         return state
     if state is None:
         raise RequestError(("state",), "must not be null; give a string, an object or a list")
-    return _render(state, ("state",), None)
+    return render(python_scalar(state), ("state",))
 
 
 def _parse_question(key: Any, question: Any) -> Question:
+    key = python_scalar(key)
     if not isinstance(key, (str, int)) or (isinstance(key, str) and not key.strip()):
-        raise RequestError(("questions", _short(key)), f"a question id must be a non-empty string, not {_short(key)}")
-    _name(key, ("questions",))  # the path of every error below has to be written as text
+        raise RequestError(("questions", short(key)), f"a question id must be a non-empty string, not {short(key)}")
+    name(key, ("questions",))  # the path of every error below has to be written as text
     loc = ("questions", key)
     if not isinstance(question, dict):
-        raise RequestError(loc, f"a question must be an object, not {_kind(question)}")
-    kind = question.get("type")
-    parse = _PARSERS.get(kind) if isinstance(kind, str) else None
-    if parse is None:
-        raise RequestError((*loc, "type"), f"must be choice, score or noul, not {_short(kind)}")
+        raise RequestError(loc, f"a question must be an object, not {kind(question)}")
+    asked = question.get("type")
+    if not isinstance(asked, str) or asked not in QUESTION_TYPES:
+        raise RequestError((*loc, "type"), f"must be choice, score or noul, not {short(asked)}")
+    # the string here, where the caller's may be of a type of its own
+    question_type = QUESTION_TYPES[QUESTION_TYPES.index(asked)]
 
     instructions = _instructions(question, loc)
-    options = parse(question, loc)
-    parsed = Question(key, kind, instructions, options)  # type: ignore[arg-type]
+    options = _PARSERS[question_type](question, loc)
+    parsed = Question(key, question_type, instructions, options)
     if "option_order" in question:
         parsed.option_order = _option_order(question["option_order"], len(options), loc)
-    if "labels" in question and kind != "noul":
+    if "labels" in question and question_type != "noul":
         raise RequestError((*loc, "labels"), "only a noul question has labels; remove it")
+    parsed.ignored = _ignored(question)
     return parsed
+
+
+def _ignored(question: dict[str, Any]) -> tuple[str, ...]:
+    """Fields that no question has, most often one that is misspelt, and descriptions that another one replaced."""
+    if _FIELDS.issuperset(question) and question["type"] != "noul":
+        return ()
+    found = [field if isinstance(field, str) else short(field) for field in question if field not in _FIELDS]
+    criteria = question.get("criteria")
+    if question["type"] == "noul" and criteria:
+        last = {str(key).lower(): key for key in criteria}
+        found += [f"criteria.{key}" for key in criteria if last[str(key).lower()] is not key]
+    return tuple(found)
+
+
+def ignored_said(question_id: Any, fields: Iterable[str]) -> str:
+    """A warning of fields that are ignored, each with the one that was probably meant."""
+    said = []
+    for field in fields:
+        near = difflib.get_close_matches(field[:40], _FIELDS, 1)
+        said.append(f"{short(field)} (did you mean {near[0]!r}?)" if near else short(field))
+    return f"question {short(question_id)}: ignored, as no question has such a field: {', '.join(said)}"
 
 
 def _instructions(question: dict[str, Any], loc: tuple[Any, ...]) -> str:
     loc = (*loc, "instructions")
-    value = question.get("instructions")
+    value = python_scalar(question.get("instructions"))
     if isinstance(value, str):
         if not value.strip():
             raise RequestError(loc, "must not be blank; say what to decide")
@@ -243,10 +277,10 @@ def _instructions(question: dict[str, Any], loc: tuple[Any, ...]) -> str:
     if value is None:
         raise RequestError(loc, "is missing; say what to decide")
     if not isinstance(value, (dict, list, int, float)):
-        raise RequestError(loc, f"must be a string, an object or a list, not {_kind(value)}")
+        raise RequestError(loc, f"must be a string, an object or a list, not {kind(value)}")
     if isinstance(value, (dict, list)) and not value:
         raise RequestError(loc, "must not be empty; say what to decide")
-    return _render(value, loc, None)
+    return render(value, loc)
 
 
 def _choice(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
@@ -256,11 +290,10 @@ def _choice(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
         if not criteria:
             raise RequestError(loc, "must not be empty; a choice needs at least one option")
         options = []
-        for i, (label, value) in enumerate(criteria.items()):
-            if not isinstance(label, (str, int, float)):
-                raise _bad_label(label, (*loc, i))
-            name = label if type(label) is str else _name(label, (*loc, i))
-            options.append(Option(label, name, _description(value, (*loc, name))))
+        for i, (key, value) in enumerate(criteria.items()):
+            label = key if type(key) is str else _label(key, (*loc, i))
+            shown = name(label, (*loc, i))
+            options.append(Option(label, shown, _description(value, (*loc, shown))))
         return options
     if not isinstance(criteria, list):
         raise RequestError(loc, "must be an object of label -> description, or a list of labels")
@@ -268,20 +301,18 @@ def _choice(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
         raise RequestError(loc, "must not be empty; a choice needs at least one option")
     options = []
     seen: dict[Any, int] = {}
-    for i, label in enumerate(criteria):
-        if not isinstance(label, (str, int, float)):
-            raise _bad_label(label, (*loc, i))
+    for i, value in enumerate(criteria):
+        label = _label(value, (*loc, i))
         try:
             first = seen.setdefault(label, i)
-        except TypeError as error:
-            raise _bad_label(label, (*loc, i)) from error
+        except TypeError as error:  # a class of str or int that cannot be hashed
+            raise RequestError((*loc, i), f"a label must be a string or a number, not {kind(label)}") from error
         if first != i:
             raise RequestError(
                 (*loc, i),
-                f"label {_short(label)} repeats label {first}; give every option its own"
-                f" (1, 1.0 and true count as one)",
+                f"label {short(label)} repeats label {first}; give every option its own (1, 1.0 and true count as one)",
             )
-        options.append(Option(label, _name(label, (*loc, i)), None))
+        options.append(Option(label, name(label, (*loc, i)), None))
     return options
 
 
@@ -296,8 +327,8 @@ def _score(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
     for i, value in enumerate(levels):
         if value is None:
             raise RequestError((*loc, i), "must not be null; describe every level")
-        name = str(i)
-        options.append(Option(name, name, _criterion(value, (*loc, i))))
+        level = str(i)
+        options.append(Option(level, level, _criterion(value, (*loc, i))))
     return options
 
 
@@ -309,13 +340,13 @@ def _noul(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
         if not isinstance(criteria, dict):
             raise RequestError(at, "must be an object with descriptions of true and false, or absent")
         for key, value in criteria.items():
-            name = _name(key, at).lower()  # booleans are keys, too
-            if name not in ("true", "false"):
+            side = name(key, at).lower()  # booleans are keys, too
+            if side not in ("true", "false"):
                 raise RequestError(
                     at,
-                    f"has the key {_short(key)}; use only true and false, and `labels` for words",
+                    f"has the key {short(key)}; use only true and false, and `labels` for words",
                 )
-            described[name] = value
+            described[side] = value
     names = {"false": "false", "true": "true"}
     if question.get("labels") is not None:
         names = _noul_labels(question["labels"], (*loc, "labels"))
@@ -323,6 +354,11 @@ def _noul(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
         Option(key, names[key], _description(described.get(key), (*loc, "criteria", key))) for key in ("false", "true")
     ]
 
+
+# of every type; labels are refused where a type has none
+_FIELDS = frozenset({"type", "instructions", "criteria", "option_order", "labels"})
+
+_EXAMPLE = '{"any id": {"type": ..., "instructions": ...}}'
 
 _PARSERS: dict[str, Callable[[dict[str, Any], tuple[Any, ...]], list[Option]]] = {
     "choice": _choice,
@@ -344,68 +380,31 @@ def _noul_labels(labels: Any, loc: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _option_order(order: Any, n: int, loc: tuple[Any, ...]) -> list[int]:
-    if (
-        isinstance(order, (list, tuple))
-        and len(order) == n
-        and all(isinstance(i, int) and not isinstance(i, bool) for i in order)
-        and sorted(order) == list(range(n))
-    ):
-        return [int(i) for i in order]
+    if isinstance(order, (list, tuple)) and len(order) == n:
+        slots = [python_scalar(i) for i in order]
+        if all(isinstance(i, int) and not isinstance(i, bool) for i in slots) and sorted(slots) == list(range(n)):
+            return [int(i) for i in slots]
     raise RequestError((*loc, "option_order"), f"must hold each of 0 to {n - 1} once, one for each option")
 
 
-# --------------------------------------------------------------------------------- values as text
+# ------------------------------------------------------------------------------- parts of questions
 
 
 def _description(value: Any, loc: tuple[Any, ...]) -> str | None:
     """null and "" are no description; 0, false, [] and {} are."""
+    value = python_scalar(value)
     if value is None or (isinstance(value, str) and not value):
         return None
     return _criterion(value, loc)
 
 
 def _criterion(value: Any, loc: tuple[Any, ...]) -> str:
-    if isinstance(value, str):
-        return value
     # the runtime spells what JSON cannot as str(value), in criteria only
-    return _render(value, loc, str)
+    return render(python_scalar(value), loc, spell_others=True)
 
 
-def _name(label: Any, loc: tuple[Any, ...]) -> str:
-    try:
-        return str(label)
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, a tuple of tuples of tuples
-        raise RequestError(loc, f"cannot be written as text ({error})") from error
-
-
-def _render(value: Any, loc: tuple[Any, ...], default: Callable[[Any], Any] | None) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, default=default)
-    except RecursionError as error:
-        raise RequestError(loc, "is nested too deeply; flatten it") from error
-    except (TypeError, ValueError) as error:
-        raise RequestError(loc, f"cannot be written as JSON ({error})") from error
-
-
-def _bad_label(label: Any, loc: tuple[Any, ...]) -> RequestError:
-    return RequestError(loc, f"a label must be a string, a number or a boolean, not {_kind(label)}")
-
-
-_KINDS = {
-    type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a boolean",
-    int: "a number", float: "a number",
-}  # fmt: skip
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        return _kind(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _label(label: Any, loc: tuple[Any, ...]) -> Label:
+    label = python_scalar(label)
+    if not isinstance(label, (str, int, float)):
+        raise RequestError(loc, f"a label must be a string, a number or a boolean, not {kind(label)}")
+    return label

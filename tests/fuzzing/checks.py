@@ -10,8 +10,10 @@ import re
 import warnings
 from typing import Any
 
-# what loading may say; anything else that is warned of is a fault
-_DOCUMENTED_WARNINGS = re.compile("temperature|is not an option bucket|llama.cpp has no name for this tokenizer")
+# what loading and compiling may say; anything else that is warned of is a fault
+_DOCUMENTED_WARNINGS = re.compile(
+    "temperature|is not an option bucket|llama.cpp has no name for this tokenizer|no question has such a field"
+)
 
 
 def check_response(response: Any, questions: dict[Any, Any], name: str) -> None:

@@ -111,6 +111,8 @@ def answer(
             }
         if sequence.grown_past is not None:
             result["x_grown"] = {"tokens": len(sequence.ids), "max_tokens": sequence.grown_past}
+    if question.ignored:
+        result["x_ignored"] = list(question.ignored)
     return result  # type: ignore[return-value]
 
 

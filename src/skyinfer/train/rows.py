@@ -14,9 +14,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from ..errors import RequestError, SkyinferError, faults_named
+from ..errors import RequestError, SkyinferError, faults_named, warn
 from ..files.paths import byte_order_mark, checked_path, open_regular
-from ..schema import Question, parse_questions, render_state
+from ..schema import Question, ignored_said, parse_questions, render_state
 
 _FIELDS = ("state", "questions", "answers", "weight")
 
@@ -106,6 +106,7 @@ class Dataset:
         self._state_numbers: dict[State, int] = {}
         self._question_numbers: dict[Any, int] = {}
         self._sets: dict[Any, list[int]] = {}
+        self._warned_of: set[str] = set()
         self._targets: dict[tuple[int, int], tuple[tuple[float, ...], float]] = {}
 
     @property
@@ -170,6 +171,7 @@ class Dataset:
             if not parsed:
                 raise RequestError(("questions",), "is empty; ask at least one question")
             for question in parsed:
+                self._warn_of_ignored(place, question)
                 if question.option_order is not None:
                     raise RequestError(
                         ("questions", question.id, "option_order"), "belongs to a request; leave it out of a row"
@@ -180,6 +182,13 @@ class Dataset:
             if key is not None:
                 self._sets[key] = numbers
         return numbers
+
+    def _warn_of_ignored(self, place: str, question: Question) -> None:
+        """Once for each name of a field, since every row may have its own questions."""
+        new = [field for field in question.ignored if field not in self._warned_of]
+        if new:
+            self._warned_of.update(new)
+            warn(f"{place}: {ignored_said(question.id, new)}")
 
     def _question_number(self, place: str, question: Question) -> int:
         # 1 and true are equal as keys of a dict, and are not the same label
