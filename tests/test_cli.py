@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -20,6 +22,7 @@ from commands import REQUEST, Run, Terminal, process, saved
 import skyinfer
 from skyinfer import terminal
 from skyinfer.command import main as cli
+from skyinfer.files import streams
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
@@ -221,9 +224,49 @@ def test_a_full_disk_is_one_line(asked: list[str]) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
-def test_an_endless_request_can_be_interrupted() -> None:
+def test_the_limit_of_a_request_holds_for_everything_that_is_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MAX_REQUEST_BYTES", 3 << 20)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    large = tmp_path / "large.json"
+    with open(large, "wb") as file:  # no blocks of a disk
+        file.truncate((3 << 20) + 1)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), open(fifo, "wb") as pipe:
+            while True:
+                pipe.write(b" " * 65536)
+
+    endless = threading.Thread(target=write)
+    endless.start()
+    try:
+        for path in ("/dev/zero", fifo, large):
+            assert run("decide", path).fault() == f"{path}: is longer than 3 MB"
+    finally:
+        endless.join(20)
+    assert run("decide", "-", stdin=b" " * (4 << 20)).fault() == "standard input: is longer than 3 MB"
+    monkeypatch.setattr(streams, "MAX_REQUEST_BYTES", len(json.dumps(REQUEST)))
+    assert run("decide", saved(tmp_path / "request.json", REQUEST)).code == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no such names")
+def test_a_request_from_a_pipe(run: Run, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "wb") as pipe:
+        pipe.write(json.dumps(REQUEST).encode())
+    try:
+        assert run("decide", f"/dev/fd/{reader}").code == 0
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+@pytest.mark.parametrize("by_path", [True, False])
+def test_an_endless_request_can_be_interrupted(by_path: bool) -> None:
     with open("/dev/zero", "rb") as endless:
-        command = [sys.executable, "-m", "skyinfer", "decide", "-"]
+        command = [sys.executable, "-m", "skyinfer", "decide", "/dev/zero" if by_path else "-"]
         reading = subprocess.Popen(command, stdin=endless, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(1.0)
         reading.send_signal(signal.SIGINT)

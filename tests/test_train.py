@@ -22,6 +22,7 @@ from reference import read_safetensors
 
 import skyinfer
 from skyinfer.errors import RequestError, SkyinferError
+from skyinfer.files import streams
 from skyinfer.metrics import (
     area_under_curve,
     expected_calibration_error,
@@ -208,6 +209,19 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(skyinfer.FormatError, match="a pipe"):
             list(read_rows(tmp_path / "pipe"))
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MAX_REQUEST_BYTES", 1 << 20)
+    path = tmp_path / "rows.jsonl"
+    row = json.dumps({"state": "s", "questions": {"q": QUESTIONS["safe"]}, "answers": {"q": True}})
+    with open(path, "wb") as file:
+        file.write(f"{row}\n".encode())
+        file.truncate(1 << 40)  # no blocks of a disk
+    rows = read_rows(path)
+    assert next(rows)[0] == "line 1"
+    with pytest.raises(skyinfer.FormatError, match="line 2: is longer than 1 MB"):
+        next(rows)
 
 
 def test_rows_about_the_same_are_one_example() -> None:

@@ -7,7 +7,6 @@ import argparse
 from ..errors import RequestError, SkyinferError
 from ..terminal import put_json
 from .model_option import add_model_option, model_path
-from .request_file import read_request
 
 SUMMARY = "Answer the questions of a request and print the answers as JSON."
 
@@ -26,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     # faults of the request are told before a large model is loaded
     from ..schema import parse_request
+    from .request_file import read_request
 
     name = "standard input" if arguments.request == "-" else arguments.request
     try:

@@ -8,9 +8,7 @@ from typing import Any
 
 from ..errors import RequestError, faults_named
 from ..files.paths import byte_order_mark, checked_path
-
-# A request is read whole, so an endless stream would take all memory there is.
-_LONGEST_REQUEST = 1 << 30
+from ..files.streams import read_all
 
 
 def read_request(path: str) -> Any:
@@ -20,18 +18,18 @@ def read_request(path: str) -> Any:
         path: of a file, or "-" for standard input.
 
     Raises:
-        RequestError: not JSON in UTF-8, or longer than 1 GB.
-        FormatError: the path is empty or holds a NUL character.
+        RequestError: not JSON in UTF-8.
+        FormatError: longer than 1 GB; or the path is empty or holds a NUL character.
         OSError: cannot be read.
     """
     if path != "-":
-        with faults_named(path):
-            data = checked_path(path).read_bytes()
+        with faults_named(path), open(checked_path(path), "rb", buffering=0) as file:
+            data = read_all(file, path)
     elif sys.stdin is None:
         raise RequestError((), "is closed")
     else:
         with faults_named("standard input"):
-            data = _read_stdin()
+            data = read_all(sys.stdin.buffer, "standard input")
     if mark := byte_order_mark(data):
         raise RequestError((), f"begins with {mark}; save it as UTF-8 without one")
     if not data.strip():
@@ -48,19 +46,3 @@ def read_request(path: str) -> Any:
         raise RequestError((), "is nested too deeply; flatten it") from None
     except ValueError as error:  # an integer of thousands of digits
         raise RequestError((), f"cannot be read: {error}") from None
-
-
-def _read_stdin() -> bytes:
-    """All of standard input, piece by piece: one read of all would not let Ctrl-C through before its end.
-
-    Raises:
-        RequestError: it does not end.
-    """
-    pieces: list[bytes] = []
-    n_bytes = 0
-    while piece := sys.stdin.buffer.read(1 << 20):
-        pieces.append(piece)
-        n_bytes += len(piece)
-        if n_bytes > _LONGEST_REQUEST:
-            raise RequestError((), f"is longer than {_LONGEST_REQUEST >> 20} MB")
-    return b"".join(pieces)

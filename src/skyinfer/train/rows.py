@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import RequestError, SkyinferError, faults_named, warn
 from ..files.paths import byte_order_mark, checked_path, open_regular
+from ..files.streams import read_lines
 from ..schema import Question, ignored_said, parse_questions, render_state
 
 _FIELDS = ("state", "questions", "answers", "weight")
@@ -217,12 +218,12 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
     """The rows of a file of JSON Lines, each with its place; a `RequestError` in place of a row that is none.
 
     Raises:
-        FormatError: the path is empty, or names a pipe or a device.
+        FormatError: the path is empty, or names a pipe or a device; or a line is longer than 1 GB.
         OSError: the file cannot be read.
     """
     where = checked_path(path)
     with faults_named(path), open_regular(where) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(read_lines(file, path), 1):
             if line.strip():
                 try:
                     row: Any = _parse_line(line, first=number == 1)
