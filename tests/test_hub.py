@@ -430,6 +430,40 @@ def test_conversion_takes_the_checkpoint(server: HubServer, checkpoint: Path, gg
         skyinfer.convert("sky/gguf", tmp_path / "out2.gguf")
 
 
+def test_pull_prints_where_the_model_is(server: HubServer, checkpoint: Path, gguf: bytes) -> None:
+    first = repo({"laya.gguf": gguf})
+    server.repos["sky/laya"] = first
+    run = command("pull", "sky/laya")
+    assert (run.returncode, run.stderr) == (0, "")
+    path = Path(run.stdout.rstrip("\n"))
+    assert path.parent.name == first.revisions["main"]
+    assert path.read_bytes() == gguf
+    # the hub's word is wanted, and the cache's is none but by request
+    assert command("pull", "sky/laya", HF_HUB_OFFLINE="1").stdout == run.stdout
+    server.status = 500
+    assert "answered 500" in command("pull", "sky/laya").stderr
+    server.status = None
+    for name in ("laya", "./sky/laya", "s1-pico"):
+        refused = command("pull", name)
+        assert refused.returncode == 1
+        assert "expected OWNER/NAME" in refused.stderr
+    server.repos["sky/other"] = repo({"laya.gguf": gguf.replace(b"modern-bert", b"modern-burt")})
+    assert "general.architecture" in command("pull", "sky/other").stderr
+
+
+def test_commands_take_a_model_of_the_hub(server: HubServer, checkpoint: Path, answer: Any, tmp_path: Path) -> None:
+    server.repos["sky/laya"] = repo(checkpoint)
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"state": "grey", "questions": QUESTIONS}), encoding="utf-8")
+    run = command("decide", "-m", "sky/laya", str(request))
+    assert (run.stderr, json.loads(run.stdout)["answers"]) == ("", answer)
+    run = command("decide", str(request), SKYINFER_MODEL="sky/laya")
+    assert json.loads(run.stdout)["model"] == "laya"
+    run = command("decide", "-m", "sky/none", str(request))
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
+    assert "no such repository" in run.stderr
+
+
 def test_no_request_reaches_the_hub(server: HubServer, checkpoint: Path) -> None:
     serving = pytest.importorskip("serving")
     server.repos["sky/laya"] = repo(checkpoint)

@@ -15,7 +15,11 @@ SUMMARY = "Write a Laya checkpoint directory as one GGUF file."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT_DIR", help="directory with rl_agent_config.json and weights")
+    add(
+        "checkpoint",
+        metavar="CHECKPOINT_DIR",
+        help="directory with rl_agent_config.json and weights, or OWNER/NAME on the Hugging Face hub",
+    )
     add("-o", "--out", metavar="OUT.gguf", required=True, help="the file to write")
     add("--outtype", choices=OUTTYPES, default="f16", help="number type of the matrices (default: f16)")
     add("--pre", metavar="NAME", help="tokenizer.ggml.pre, where the tokenizer should not decide")

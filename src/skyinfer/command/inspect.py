@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..terminal import printable, put_json, put_line, size
+from .model_option import A_MODEL
 
 SUMMARY = "Say what a GGUF file or checkpoint directory holds."
 
@@ -21,7 +22,7 @@ _LONGEST = 4000  # characters of a text from the file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a GGUF file or checkpoint directory")
+    add("model", metavar="MODEL", help=A_MODEL)
     add("--json", action="store_true", help="print JSON")
     add("--tensors", action="store_true", help="list every tensor")
 

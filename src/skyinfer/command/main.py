@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import SkyinferError, faults_named
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
-from . import convert, decide, info, inspect, play, serve, train
+from . import convert, decide, info, inspect, play, pull, serve, train
 from .signals import Terminated
 
 # in the order of `--help`
@@ -29,6 +29,7 @@ _COMMANDS = {
     "convert": convert,
     "decide": decide,
     "inspect": inspect,
+    "pull": pull,
     "train": train,
     "play": play,
     "serve": serve,

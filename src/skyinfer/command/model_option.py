@@ -7,11 +7,14 @@ import os
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
 
+# what a MODEL on the command line may be
+A_MODEL = "a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub"
+
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"a GGUF file or checkpoint directory (default: the environment variable {MODEL_VARIABLE}, or s1-pico)",
+        help=f"{A_MODEL} (default: the environment variable {MODEL_VARIABLE}, or s1-pico)",
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 # of the core: MAX_BLOCKS is for encoder and decision blocks together here, MAX_D_HEAD the width of one attention head
 from ..core.border import MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_VOCAB
 
-__all__ = ["MAX_BLOCKS", "MAX_D_FF", "MAX_D_HEAD", "MAX_D_MODEL", "MAX_TEXT_BYTES", "MAX_TOKENS", "MAX_VOCAB"]
+__all__ = ["MAX_BLOCKS", "MAX_D_FF", "MAX_D_HEAD", "MAX_D_MODEL", "MAX_TOKENS", "MAX_VOCAB"]
 
 MAX_TOKENS = 1 << 17  # of a sequence
-MAX_TEXT_BYTES = 256 << 20  # of a JSON file in a checkpoint

@@ -14,7 +14,6 @@ from reprlib import repr as short_repr  # values of a hostile file may be long o
 from typing import BinaryIO
 
 from ..errors import FormatError
-from .limits import MAX_TEXT_BYTES
 
 # UTF-32 first: its little-endian mark begins with UTF-16's
 _BYTE_ORDER_MARKS = (
@@ -24,6 +23,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
+_MAX_TEXT_BYTES = 256 << 20  # of a JSON file in a checkpoint; here, so that `skyinfer --help` loads no compiled part
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -95,8 +95,8 @@ def read_text(path: Path) -> str:
     """
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > MAX_TEXT_BYTES:
-                raise FormatError(f"{path}: is larger than {MAX_TEXT_BYTES} bytes")
+            if os.fstat(file.fileno()).st_size > _MAX_TEXT_BYTES:
+                raise FormatError(f"{path}: is larger than {_MAX_TEXT_BYTES} bytes")
             data = file.read()
         if mark := byte_order_mark(data):
             raise FormatError(f"{path}: begins with {mark}; save it as UTF-8 without one")

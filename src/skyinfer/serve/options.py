@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "-m", "--model", dest="models", metavar="[NAME=]MODEL", action="append", default=[],
-        help="a GGUF file or checkpoint directory, under its own name or this one; several may be given, and the first "
-        "answers requests that name none",
+        help="a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub, under its own name or this "
+        "one; several may be given, and the first answers requests that name none",
     )  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
     add("--port", type=_number(int, 0, 65535), default=8080, metavar="N", help="default: 8080; 0 takes a free one")
