@@ -1,6 +1,34 @@
 /* What this CPU and its operating system run. Compiled with no flags of its own: it runs before anything is known. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* sched_getaffinity */
+#include <sched.h>
+#endif
+
 #include "internal.h"
 #include "kernels/compiler.h"
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
+#include <unistd.h>
+#endif
+
+int sky_cpu_count(void)
+{
+    long n;
+#if defined(_WIN32)
+    n = (long)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+#else
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+#if defined(__linux__)
+    cpu_set_t allowed; /* of up to 1024 CPUs; a larger machine's mask is refused */
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        n = CPU_COUNT(&allowed);
+#endif
+    return n < 1 ? 1 : n > SKY_MAX_THREADS ? SKY_MAX_THREADS : (int)n;
+}
 
 #if SKY_X86_64
 

@@ -1,5 +1,6 @@
 /* The forward pass: encoder, decision head, scorer. Reads like the model's formulas in csrc/README.md; every step is one
  * kernel call over all rows of the batch, but for attention, which goes sequence by sequence and head by head. */
+#include "float_mode.h"
 #include "internal.h"
 #include "kernels/compiler.h"
 
@@ -75,22 +76,27 @@ static void trace(const sky_plan *plan, const char *room, int i, const char *par
     plan->trace(plan->trace_context, name, values.data, values.rows, values.cols, values.stride);
 }
 
-/* A step over n_items that do not touch each other's results, on the threads of the run where it is work enough. */
-static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, int chunk, sky_task *task, void *context)
+/* Items of one piece of a step: all alike, so a thread gets some pieces of several, enough of them that a thread which was
+ * held up does not hold up all; or each a piece of its own, where they differ in size. */
+typedef enum { EVEN_ITEMS, UNEVEN_ITEMS } item_sizes;
+
+/* A step over n_items that do not touch each other's results, on as many threads as it has work for. */
+static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, item_sizes sizes, sky_task *task, void *context)
 {
-    if (plan->n_threads > 1 && n_items > chunk && multiply_adds >= plan->shared_work)
-        sky_pool_run(plan->pool, plan->n_threads, n_items, chunk, task, context);
+    enum { PIECES = 4 }; /* for each thread */
+    int n_threads = plan->most_threads > 1 ? sky_pool_share(plan->model->pool, plan->most_threads) : 1;
+    if (multiply_adds < plan->shared_work)
+        n_threads = 1;
+    else if (multiply_adds < n_threads * (plan->shared_work / 2))
+        n_threads = (int)(multiply_adds / (plan->shared_work / 2));
+    const int most_pieces = PIECES * n_threads, chunk = sizes == EVEN_ITEMS ? (n_items + most_pieces - 1) / most_pieces : 1;
+    const int n_pieces = chunk ? (n_items + chunk - 1) / chunk : 0;
+    if (n_threads > n_pieces)
+        n_threads = n_pieces;
+    if (n_threads > 1)
+        sky_pool_run(plan->model->pool, n_threads, plan->most_threads, n_items, chunk, task, context);
     else
         task(context, 0, 0, n_items);
-}
-
-/* Pieces of a step for each thread: enough that a thread which was held up does not hold up all, few enough to be worth it */
-enum { PIECES = 4 };
-
-static int chunk_of(const sky_plan *plan, int n_items)
-{
-    const int pieces = PIECES * plan->n_threads;
-    return (n_items + pieces - 1) / pieces;
 }
 
 typedef struct {
@@ -114,7 +120,7 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = sky_n_panels(kernels, w);
     product_step step = {kernels, {a, w->panels, w->bias, residual, c, epilogue}};
-    share(plan, (int64_t)a.rows * w->n * w->k, n_panels, chunk_of(plan, n_panels), multiply_panels, &step);
+    share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 
 typedef struct {
@@ -137,7 +143,7 @@ static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *b
 {
     norm_step step = {&plan->model->kernels, {x, w->weight, bias, eps, y}};
     const int64_t passes = 4; /* over a row, which take about as long as products of so many columns */
-    share(plan, passes * x.rows * x.cols, x.rows, chunk_of(plan, x.rows), norm_rows, &step);
+    share(plan, passes * x.rows * x.cols, x.rows, EVEN_ITEMS, norm_rows, &step);
 }
 
 /* Attention of every sequence and head. Sequence s asks by the rows query_offsets[s] to query_offsets[s + 1] of q [.., d], and the
@@ -186,7 +192,7 @@ static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const 
     int64_t pairs = 0;
     for (int s = 0; s < b->n_sequences; s++)
         pairs += (int64_t)(query_offsets[s + 1] - query_offsets[s]) * (b->token_offsets[s + 1] - b->token_offsets[s]);
-    share(plan, 2 * pairs * mixed.cols, b->n_sequences * n_heads, 1, attend_heads, &step);
+    share(plan, 2 * pairs * mixed.cols, b->n_sequences * n_heads, UNEVEN_ITEMS, attend_heads, &step);
 }
 
 /* ---- encoder ---- */
@@ -319,21 +325,10 @@ static void score_markers(const sky_plan *plan, int n_markers, float *logits)
     trace(plan, "logits", 0, NULL, scores);
 }
 
-sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
+static SKY_NOINLINE void compute(sky_plan *plan, const sky_batch *batch, float *logits)
 {
-    if (!plan || plan->state != SKY_STATE_OPEN)
-        return SKY_ERR_STATE;
-    const sky_status status = check_batch(plan, batch);
-    if (status != SKY_OK)
-        return status;
     const int n = batch->token_offsets[batch->n_sequences], n_markers = batch->marker_offsets[batch->n_sequences];
     const sky_model_params *p = &plan->model->params;
-    int *n_running = (int *)&plan->model->n_running;
-    const int share = plan->most_threads / SKY_ATOMIC_ADD(n_running, 1);
-    plan->n_threads = share > 1 ? share : 1;
-    if (plan->n_threads > 1)
-        sky_pool_ready(plan->pool);
-
     embed(plan, batch, n);
     for (int i = 0; i < p->n_layers; i++)
         encoder_layer(plan, batch, n, i);
@@ -343,6 +338,20 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     if (p->n_decision_blocks == 0)
         gather_markers(batch, plan->x, plan->marker_x);
     score_markers(plan, n_markers, logits);
-    SKY_ATOMIC_ADD(n_running, -1);
+}
+
+sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
+{
+    if (!plan || plan->state != SKY_STATE_OPEN)
+        return SKY_ERR_STATE;
+    const sky_status status = check_batch(plan, batch);
+    if (status != SKY_OK)
+        return status;
+    const sky_float_mode before = sky_float_mode_enter();
+    const int n_threads = plan->most_threads / sky_pool_enter(plan->model->pool);
+    plan->n_threads = n_threads > 1 ? n_threads : 1;
+    compute(plan, batch, logits);
+    sky_pool_leave(plan->model->pool);
+    sky_float_mode_leave(before);
     return SKY_OK;
 }

@@ -13,10 +13,15 @@ typedef enum { SKY_CPU_BASELINE, SKY_CPU_AVX2, SKY_CPU_AVX512, SKY_CPU_NEON } sk
 
 int sky_cpu_has(sky_cpu_feature feature);
 
+/* How many CPUs the calling thread may run on, at least 1. */
+int sky_cpu_count(void);
+
 /* The table of the named set, or of the strongest for NULL. */
 sky_status sky_kernels_select(const char *isa, sky_kernels *table);
 
 /* ---- model (model.c) ---- */
+
+typedef struct sky_pool sky_pool;
 
 typedef enum { SKY_STATE_FAILED = 0, SKY_STATE_OPEN, SKY_STATE_FROZEN } sky_state; /* of a handle; a plan is never frozen */
 
@@ -80,29 +85,35 @@ struct sky_model {
     size_t arena_bytes;
     int64_t *n_set; /* rows set so far [n_layers + n_decision_blocks + 1, rows of the tensor table], see rows_set in model.c */
     sky_state state;
-    int n_running; /* atomic; passes in flight, which divide the threads. All that changes after freeze */
+    sky_pool *pool; /* the threads of all its plans: all that changes after freeze */
     char error_lock; /* tensors are set from several threads, and more than one may fail */
     char error[256];
 };
 
 /* ---- threads (pool.c) ---- */
 
-typedef struct sky_pool sky_pool;
-
-/* Multiply-adds from which a step is shared: some 100 microseconds of one core, several times what waking another takes. */
+/* Multiply-adds from which a step is shared: some 100 microseconds of one core, several times what waking another takes. Each thread of it
+ * has half as many at least. */
 enum { SKY_SHARED_WORK = 4 << 20 };
 
 /* Items [begin, end) of a step, on thread 0 (the caller) to n_threads - 1. */
 typedef void sky_task(void *context, int thread, int begin, int end);
 
-sky_pool *sky_pool_create(int n_workers); /* NULL: out of memory. Starts none yet */
-void sky_pool_free(sky_pool *pool);
+/* For steps that n_cpus threads compute at once, their callers included. NULL: out of memory. Starts no thread yet. */
+sky_pool *sky_pool_create(int n_cpus);
+void sky_pool_free(sky_pool *pool); /* after all passes */
 
-/* Before the first sky_pool_run of each pass: starts the workers where this process has none. */
-void sky_pool_ready(sky_pool *pool);
+/* Around each pass; gives how many are under way with it. In a process that was forked the first one makes the pool anew. */
+int sky_pool_enter(sky_pool *pool);
+void sky_pool_leave(sky_pool *pool);
 
-/* Runs `task` over n_items in pieces of `chunk`, on n_threads at most, and returns when all are done. One caller at a time. */
-void sky_pool_run(sky_pool *pool, int n_threads, int n_items, int chunk, sky_task *task, void *context);
+/* How many of a pass's n_threads may compute now, beside the other passes that are under way. 1 to n_threads. */
+int sky_pool_share(const sky_pool *pool, int n_threads);
+
+/* Runs `task` over n_items in pieces of `chunk` and returns when all are done: on the caller's thread and on up to
+ * n_threads - 1 workers, those that are idle and those that are started while fewer than most_threads - 1 run. Any number of
+ * callers at once, between enter and leave. */
+void sky_pool_run(sky_pool *pool, int n_threads, int most_threads, int n_items, int chunk, sky_task *task, void *context);
 
 /* ---- plan (plan.c) ---- */
 
@@ -120,9 +131,8 @@ struct sky_plan {
     sky_matrix marker_ff; /* [n_markers, max(d_ff, 4 d)] */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
     size_t scratch_stride;
-    sky_pool *pool; /* NULL where limits.n_threads is 1 */
     int most_threads; /* that the next runs may use */
-    int n_threads;    /* of the run */
+    int n_threads;    /* its part of them when the run began */
     int64_t shared_work; /* multiply-adds from which a step is shared: SKY_SHARED_WORK, but in tests */
 
     void *arena;

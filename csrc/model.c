@@ -1,5 +1,6 @@
 /* A model's tensors: one table that says for each its name, its shape, where it lives and how it is kept. Everything else about
  * tensors, here and in Python (sky_tensors), is read from that table. */
+#include "float_mode.h"
 #include "internal.h"
 #include "kernels/compiler.h"
 
@@ -252,7 +253,7 @@ static size_t lay_out(sky_model *m, char *base)
 }
 
 /* Rounded where transformers' ModernBERT rounds: float frequencies, float angles. */
-static void fill_rope(const sky_model *m, sky_rope *rope, float base)
+static SKY_NOINLINE void fill_rope(const sky_model *m, sky_rope *rope, float base)
 {
     const int d_head = m->params.d_model / m->params.n_heads, half = d_head / 2;
     for (int j = 0; j < half; j++) {
@@ -366,7 +367,8 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
     m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * architectures[params->architecture].n_tensors * sizeof *m->n_set);
-    if (!m->layers || !m->blocks || !m->n_set)
+    m->pool = sky_pool_create(params->n_cpus > 0 ? params->n_cpus : sky_cpu_count());
+    if (!m->layers || !m->blocks || !m->n_set || !m->pool)
         return fail(m, SKY_ERR_MEMORY, "out of memory");
     m->arena_bytes = lay_out(m, NULL);
     m->arena = sky_alloc(m->arena_bytes);
@@ -377,8 +379,10 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
         m->layers[i].is_global = params->layer_is_global[i];
     m->params.layer_is_global = NULL;
     m->params.isa = NULL;
+    const sky_float_mode before = sky_float_mode_enter();
     fill_rope(m, &m->rope_global, params->rope_base_global);
     fill_rope(m, &m->rope_local, params->rope_base_local);
+    sky_float_mode_leave(before);
     m->state = SKY_STATE_OPEN;
     return SKY_OK;
 }
@@ -403,7 +407,7 @@ static int store_rows(const sky_model *m, const tensor *t, sky_dtype dtype, int6
 }
 
 /* Sets rows first_row .. first_row + rows - 1 of a tensor; `is_part` where they need not be all of them. */
-static sky_status set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
+static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
                            const void *data, int is_part)
 {
     tensor t;
@@ -432,18 +436,24 @@ static sky_status set_rows(sky_model *m, const char *name, sky_dtype dtype, int6
 
 sky_status sky_model_set(sky_model *m, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data)
 {
-    return set_rows(m, name, dtype, 0, rows, cols, data, 0);
+    const sky_float_mode before = sky_float_mode_enter();
+    const sky_status status = set_rows(m, name, dtype, 0, rows, cols, data, 0);
+    sky_float_mode_leave(before);
+    return status;
 }
 
 sky_status sky_model_set_rows(sky_model *m, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows, int64_t cols,
                               const void *data)
 {
-    return set_rows(m, name, dtype, first_row, rows, cols, data, 1);
+    const sky_float_mode before = sky_float_mode_enter();
+    const sky_status status = set_rows(m, name, dtype, first_row, rows, cols, data, 1);
+    sky_float_mode_leave(before);
+    return status;
 }
 
 /* Layer 0's input depends on the token id alone: where there is room for the table, norm and multiply every id's row now. By
  * the kernels of a forward pass, so the bits are those that it would compute. */
-static void tabulate_tokens(sky_model *m)
+static SKY_NOINLINE void tabulate_tokens(sky_model *m)
 {
     if (!m->qkv_table)
         return;
@@ -469,7 +479,9 @@ sky_status sky_model_freeze(sky_model *m)
         if (*rows_set(m, &t) != n_rows(&t))
             return fail(m, SKY_ERR_STATE, "%s: missing", name);
     } while (next_tensor(&t));
+    const sky_float_mode before = sky_float_mode_enter();
     tabulate_tokens(m);
+    sky_float_mode_leave(before);
     m->state = SKY_STATE_FROZEN;
     return SKY_OK;
 }
@@ -482,6 +494,7 @@ void sky_model_free(sky_model *m)
 {
     if (!m)
         return;
+    sky_pool_free(m->pool);
     sky_release(m->arena);
     sky_release(m->layers);
     sky_release(m->blocks);

@@ -76,8 +76,6 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     lay_out(plan, plan->arena);
     plan->most_threads = plan->n_threads = limits->n_threads;
     plan->shared_work = SKY_SHARED_WORK;
-    if (limits->n_threads > 1 && !(plan->pool = sky_pool_create(limits->n_threads - 1)))
-        return fail(plan, SKY_ERR_MEMORY, "out of memory");
     plan->state = SKY_STATE_OPEN;
     return SKY_OK;
 }
@@ -115,7 +113,6 @@ void sky_plan_free(sky_plan *plan)
 {
     if (!plan)
         return;
-    sky_pool_free(plan->pool);
     sky_release(plan->arena);
     sky_release(plan);
 }

@@ -76,6 +76,7 @@ typedef struct {
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
     size_t qkv_table_bytes; /* keep layer 0's q, k and v of every token id if they fit in this many bytes; 0: never */
     const char *isa;      /* NULL: the strongest that this CPU runs */
+    int32_t n_cpus;       /* threads of all its runs that compute at once, however many each may use; 0: the calling thread's CPUs */
 } sky_model_params;
 
 typedef struct {
@@ -127,7 +128,7 @@ typedef struct {
     int32_t n_sequences;
     int32_t n_markers;   /* of all sequences together */
     int32_t sequence_tokens; /* of the longest sequence; at most the model's max_positions */
-    int32_t n_threads;   /* that a run may use, the caller's included; the others sleep between runs. 1 to SKY_MAX_THREADS */
+    int32_t n_threads;   /* that a run may use, the caller's included. 1 to SKY_MAX_THREADS */
 } sky_plan_limits;
 
 /* One arena sized for `limits`. *plan is set as *model is above. */
@@ -138,10 +139,12 @@ size_t sky_plan_bytes(const sky_plan *plan);
 void sky_plan_free(sky_plan *plan);
 
 /* How many threads the next runs may use, 1 to the limit (which is where a plan begins). Runs of one model's plans that are
- * under way at the same time divide theirs: each begins with its number by how many there are, at least 1. Scores have the
- * same bits for any number. */
+ * under way at the same time divide theirs: each may use its number by how many there are, at least 1. A model has one set of
+ * threads for all its plans, one fewer than the largest number at most, and no more than its CPUs have use for; they are
+ * started when a step of a run has work for them, and end when they have been idle for some seconds. Scores have the same bits
+ * for any number. */
 void sky_plan_use_threads(sky_plan *plan, int n_threads);
-int sky_plan_threads(const sky_plan *plan); /* that the last run had */
+int sky_plan_threads(const sky_plan *plan); /* that the last run might use when it began */
 
 /* For callers whose threads could meet at one plan: 1 where this thread now holds it, until it releases it; 0 where another does.
  * sky_run does not look at it. */
@@ -159,8 +162,8 @@ typedef struct {
 } sky_batch;
 
 /* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
- * tests/c/core_test.c), but for the threads that a plan's first shared run starts. The scores of a sequence have the same
- * bits whatever else is in the batch. */
+ * tests/c/core_test.c), but for the threads that it starts. The scores of a sequence have the same bits whatever else is in the
+ * batch, and whatever rounding or flush-to-zero mode the calling thread is in, which keeps it. */
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
 
 /* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`

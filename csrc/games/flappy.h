@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "../strict_math.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

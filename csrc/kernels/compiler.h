@@ -2,6 +2,8 @@
 #ifndef SKY_COMPILER_H
 #define SKY_COMPILER_H
 
+#include "../strict_math.h"
+
 /* The machine that is compiled for. A build for two (macOS) compiles every file for both. */
 #if defined(__x86_64__) || defined(_M_X64)
 #define SKY_X86_64 1
@@ -44,17 +46,24 @@
 #define SKY_CLEAR(p) ((void)_InterlockedExchange8((p), 0))
 #endif
 
-/* Counters and flags shared by threads, sequentially consistent; ADD gives the new value. */
+/* Counters, flags and pointers shared by threads, sequentially consistent. ADD gives the new value; SWAP_IF writes `new` where
+ * it finds `old`, and tells whether it did. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SKY_ATOMIC_ADD(p, n) __atomic_add_fetch((p), (n), __ATOMIC_SEQ_CST)
 #define SKY_ATOMIC_LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define SKY_ATOMIC_LOAD64(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define SKY_ATOMIC_STORE64(p, n) __atomic_store_n((p), (n), __ATOMIC_SEQ_CST)
+#define SKY_ATOMIC_STORE(p, n) __atomic_store_n((p), (n), __ATOMIC_SEQ_CST)
+#define SKY_ATOMIC_SWAP_IF(p, old, new) __sync_bool_compare_and_swap((p), (old), (new))
+#define SKY_ATOMIC_LOAD_POINTER SKY_ATOMIC_LOAD
+#define SKY_ATOMIC_STORE_POINTER SKY_ATOMIC_STORE
+#define SKY_ATOMIC_SWAP_POINTER_IF SKY_ATOMIC_SWAP_IF
 #elif defined(_MSC_VER)
 #define SKY_ATOMIC_ADD(p, n) (_InterlockedExchangeAdd((volatile long *)(p), (n)) + (n))
 #define SKY_ATOMIC_LOAD(p) _InterlockedOr((volatile long *)(p), 0)
-#define SKY_ATOMIC_LOAD64(p) _InterlockedOr64((volatile __int64 *)(p), 0)
-#define SKY_ATOMIC_STORE64(p, n) ((void)_InterlockedExchange64((volatile __int64 *)(p), (n)))
+#define SKY_ATOMIC_STORE(p, n) ((void)_InterlockedExchange((volatile long *)(p), (n)))
+#define SKY_ATOMIC_SWAP_IF(p, old, new) (_InterlockedCompareExchange((volatile long *)(p), (new), (old)) == (old))
+#define SKY_ATOMIC_LOAD_POINTER(p) _InterlockedCompareExchangePointer((void *volatile *)(p), NULL, NULL)
+#define SKY_ATOMIC_STORE_POINTER(p, n) ((void)_InterlockedExchangePointer((void *volatile *)(p), (n)))
+#define SKY_ATOMIC_SWAP_POINTER_IF(p, old, new) (_InterlockedCompareExchangePointer((void *volatile *)(p), (new), (old)) == (old))
 #endif
 
 /* What a loop that waits for another core does meanwhile. */

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "../skyinfer.h" /* SKY_MAX_D_HEAD */
+#include "../strict_math.h"
 
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
 #define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */

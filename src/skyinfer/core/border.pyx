@@ -93,7 +93,8 @@ cdef class CoreModel:
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
-                  float rope_base_local, bint silu, layer_is_global, size_t qkv_table_bytes=0, isa=None):
+                  float rope_base_local, bint silu, layer_is_global, size_t qkv_table_bytes=0, isa=None,
+                  int n_cpus=0):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -107,6 +108,7 @@ cdef class CoreModel:
         params.activation = SKY_ACT_SILU if silu else SKY_ACT_GELU
         params.layer_is_global = <const uint8_t *><const char *>flags
         params.qkv_table_bytes = qkv_table_bytes
+        params.n_cpus = n_cpus
         params.isa = <const char *>isa_name if isa is not None else NULL
         cdef sky_status status
         with nogil:
@@ -273,7 +275,7 @@ cdef class CorePlan:
 
     @property
     def threads(self) -> int:
-        """How many threads the last pass had: passes of one model that run at once divide theirs."""
+        """How many threads the last pass might use: passes of one model that run at once divide theirs."""
         return sky_plan_threads(self.handle)
 
     cdef int claim(self) except -1:

@@ -57,6 +57,7 @@ cdef extern from "skyinfer.h" nogil:
         const uint8_t *layer_is_global
         size_t qkv_table_bytes
         const char *isa
+        int32_t n_cpus
 
     ctypedef struct sky_tensor:
         char name[64]

@@ -221,6 +221,7 @@ def _pack(
         layer_is_global=config.layer_is_global,
         qkv_table_bytes=token_table_bytes,
         isa=isa,
+        n_cpus=available_cpus(),
     )
 
     def pack(name: str) -> None:

@@ -1,0 +1,210 @@
+/* A small model and a batch for it, painted from a linear congruential generator, for the programs in this folder. */
+#ifndef PAINTED_H
+#define PAINTED_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "float_mode.h"
+#include "internal.h"
+
+static uint32_t seed = 1;
+
+static float noise(void) /* in [-1, 1) */
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(int32_t)seed / 2147483648.0f;
+}
+
+static float *noisy(size_t n)
+{
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = noise();
+    return x;
+}
+
+static void expect(int holds, const char *isa, const char *what, double figure)
+{
+    if (holds)
+        return;
+    printf("FAILED  %-9s %s (%g)\n", isa, what, figure);
+    exit(1);
+}
+
+/* ---- the model ---- */
+
+enum { PAINTED_CPUS = 8 }; /* threads of its runs compute at once, whatever the machine has */
+enum { D = 48, FF = 40, VOCAB = 50, LAYERS = 4, HEADS = 2, BLOCKS = 2, MAX_LEN = 200 };
+
+static sky_float_mode painted_mode = SKY_FLOAT_MODE_DEFAULT; /* that the core is called in to make a model */
+static float painted_scorer = 1; /* factor of the scorer's weights: at 1e-40 its products are subnormal */
+
+static const char *model_error(const sky_model *m)
+{
+    static char text[256];
+    sky_model_error(m, text, sizeof text);
+    return text;
+}
+
+static void paint(sky_model *m, const char *name, int rows, int cols, float scale, float shift)
+{
+    float *values = noisy((size_t)rows * cols);
+    for (int i = 0; i < rows * cols; i++)
+        values[i] = values[i] * scale + shift;
+    sky_float_mode_set(painted_mode);
+    const sky_status status = sky_model_set(m, name, SKY_DTYPE_F32, rows, cols, values);
+    sky_float_mode_set(SKY_FLOAT_MODE_DEFAULT);
+    expect(status == SKY_OK, sky_model_isa(m), model_error(m), 0);
+    free(values);
+}
+
+/* The embedding anew, `step` rows at a time: out of order, too many, or of another tensor they are refused. */
+static void paint_again_in_parts(sky_model *m, int step)
+{
+    const char *isa = sky_model_isa(m), *name = "token_embd.weight";
+    float *values = noisy((size_t)VOCAB * D);
+    expect(sky_model_set_rows(m, "cls.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a matrix", 0);
+    for (int row = 0; row < VOCAB; row += step) {
+        const int rows = row + step < VOCAB ? step : VOCAB - row;
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row, rows, D, values + (size_t)row * D) == SKY_OK, isa,
+               model_error(m), row);
+        if (row + rows < VOCAB)
+            expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows + 1, 1, D, values) == SKY_ERR_STATE, isa, "a gap", row);
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, VOCAB - row - rows + 1, D, values) == SKY_ERR_SHAPE, isa,
+               "too many rows", row);
+        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, 0, D, values) == SKY_ERR_SHAPE, isa, "no rows", row);
+    }
+    expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, -1, 1, D, values) == SKY_ERR_STATE, isa, "a row before the first", 0);
+    free(values);
+}
+
+/* A NaN overwrites what was set, so the tensor is missing until it is set anew, a vector and a matrix and the last of parts alike. */
+static void refuse_nan(sky_model *m)
+{
+    const char *isa = sky_model_isa(m);
+    static const struct {
+        const char *name;
+        int rows, cols;
+        float scale;
+    } tensors[] = {{"output_norm.weight", 1, D, 0}, {"blk.5.ffn_up.weight", 4 * D, D, 0.15f}, {"blk.4.attn_qkv.weight", 3 * D, D, 0.15f}};
+    for (int i = 0; i < 3; i++) {
+        const int rows = tensors[i].rows, cols = tensors[i].cols;
+        const uint32_t before = seed;
+        float *values = noisy((size_t)rows * cols);
+        for (int at = 0; at < rows * cols; at++)
+            values[at] = tensors[i].scale ? values[at] * tensors[i].scale : 1.0f;
+        values[rows * cols - 1] = i ? NAN : INFINITY;
+        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", i);
+        expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), tensors[i].name), isa, "froze a NaN", i);
+        values[rows * cols - 1] = 0.5f;
+        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, isa, "not set anew", i);
+        free(values);
+        seed = before;
+    }
+    float *values = noisy((size_t)VOCAB * D);
+    values[D - 1] = NAN;
+    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", 3);
+    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 1, 1, D, values) == SKY_ERR_STATE, isa, "went on", 3);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), "token_embd"), isa, "froze a NaN", 3);
+    values[D - 1] = 0.5f;
+    expect(sky_model_set(m, "token_embd.weight", SKY_DTYPE_F32, VOCAB, D, values) == SKY_OK, isa, "not set anew", 3);
+    free(values);
+}
+
+static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
+{
+    static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
+    const sky_model_params params = {
+        .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_decision_blocks = BLOCKS,
+        .n_decision_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
+        .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
+        .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
+    sky_model *m;
+    sky_float_mode_set(painted_mode);
+    sky_status status = sky_model_create(&params, &m);
+    sky_float_mode_set(SKY_FLOAT_MODE_DEFAULT);
+    expect(status == SKY_OK, isa, "sky_model_create", 0);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model without tensors", 0);
+    seed = 7;
+    paint(m, "token_embd.weight", VOCAB, D, 1, 0);
+    paint_again_in_parts(m, 7); /* a frozen model would not take a missing row */
+    paint(m, "token_embd_norm.weight", 1, D, 0.2f, 1);
+    for (int i = 0; i < LAYERS + BLOCKS; i++) {
+        const int in_head = i >= LAYERS, ff_rows = in_head ? 4 * D : 2 * FF, ff_cols = in_head ? 4 * D : FF;
+        char name[64];
+#define BLK(part) (snprintf(name, sizeof name, "blk.%d." part, i), name)
+        if (i > 0)
+            paint(m, BLK("attn_norm.weight"), 1, D, 0.2f, 1);
+        paint(m, BLK("attn_qkv.weight"), 3 * D, D, 0.2f, 0);
+        paint(m, BLK("attn_output.weight"), D, D, 0.2f, 0);
+        paint(m, BLK("ffn_norm.weight"), 1, D, 0.2f, 1);
+        paint(m, BLK("ffn_up.weight"), ff_rows, D, 0.2f, 0);
+        paint(m, BLK("ffn_down.weight"), D, ff_cols, 0.2f, 0);
+        if (in_head) {
+            paint(m, BLK("attn_norm.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("attn_qkv.bias"), 1, 3 * D, 0.2f, 0);
+            paint(m, BLK("attn_output.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("ffn_norm.bias"), 1, D, 0.2f, 0);
+            paint(m, BLK("ffn_up.bias"), 1, ff_rows, 0.2f, 0);
+            paint(m, BLK("ffn_down.bias"), 1, D, 0.2f, 0);
+        }
+    }
+    paint(m, "output_norm.weight", 1, D, 0.2f, 1);
+    paint(m, "token_types.weight", 3, D, 1, 0);
+    paint(m, "cls.norm.weight", 1, D, 0.2f, 1);
+    paint(m, "cls.norm.bias", 1, D, 0.2f, 0);
+    paint(m, "cls.weight", D, D, 0.3f * painted_scorer, 0);
+    paint(m, "cls.bias", 1, D, 0.2f * painted_scorer, 0);
+    paint(m, "cls.output.weight", 1, D, 0.5f, 0);
+    float value = 0.25f;
+    expect(sky_model_set(m, "cls.output.bias", SKY_DTYPE_F32, 2, 1, &value) == SKY_ERR_SHAPE, isa, "took a wrong shape", 0);
+    expect(sky_model_set(m, "cls.output.weights", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_ARGUMENT, isa, "took a name", 0);
+    expect(sky_model_freeze(m) == SKY_ERR_STATE, isa, "freeze took a model that lacks a tensor", 0);
+    paint(m, "cls.output.bias", 1, 1, 0.1f * painted_scorer, 0);
+    refuse_nan(m);
+    sky_float_mode_set(painted_mode);
+    status = sky_model_freeze(m);
+    sky_float_mode_set(SKY_FLOAT_MODE_DEFAULT);
+    expect(status == SKY_OK, isa, "freeze", 0);
+    expect(sky_model_set(m, "cls.output.bias", SKY_DTYPE_F32, 1, 1, &value) == SKY_ERR_STATE, isa, "set after freeze", 0);
+    return m;
+}
+
+enum { N_SEQUENCES = 7, N_MARKERS = 16 };
+
+static const int lengths[N_SEQUENCES] = {7, 65, 66, 129, 1, 200, 31};
+static const int marker_counts[N_SEQUENCES] = {1, 2, 9, 1, 1, 2, 0};
+
+/* ---- the batch ---- */
+
+typedef struct {
+    int32_t ids[600], token_offsets[N_SEQUENCES + 1], markers[N_MARKERS], marker_offsets[N_SEQUENCES + 1], types[N_SEQUENCES];
+} painted_batch;
+
+static painted_batch paint_batch(void)
+{
+    painted_batch b = {.token_offsets = {0}, .marker_offsets = {0}};
+    seed = 11;
+    for (int s = 0; s < N_SEQUENCES; s++) {
+        b.types[s] = s % SKY_N_QUESTION_TYPES;
+        b.token_offsets[s + 1] = b.token_offsets[s] + lengths[s];
+        b.marker_offsets[s + 1] = b.marker_offsets[s] + marker_counts[s];
+        for (int i = b.token_offsets[s]; i < b.token_offsets[s + 1]; i++)
+            b.ids[i] = (int)((noise() + 1) * VOCAB / 2);
+        for (int i = 0; i < marker_counts[s]; i++)
+            b.markers[b.marker_offsets[s] + i] = i * 3 % lengths[s];
+    }
+    return b;
+}
+
+static sky_batch batch_of(const painted_batch *b)
+{
+    return (sky_batch){N_SEQUENCES, b->ids, b->token_offsets, b->markers, b->marker_offsets, b->types};
+}
+
+static const sky_plan_limits painted_limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN, 3};
+
+#endif
