@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -207,16 +206,6 @@ def suppressed(step: Any) -> Any:
     return tried
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads that Linux shows")
-def test_threads_start_with_the_first_pass(larger: Path) -> None:
-    model = skyinfer.load(larger, threads=5)
-    before = len(list(Path("/proc/self/task").iterdir()))
-    compiled = [model.compile(QUESTIONS) for _ in range(3)]
-    assert len(list(Path("/proc/self/task").iterdir())) == before
-    compiled[0].step("x")
-    assert len(list(Path("/proc/self/task").iterdir())) == before + 4
-
-
 def test_many_states_are_one_at_a_time(model: skyinfer.Model) -> None:
     one_by_one = [model.decide(state, QUESTIONS) for state in STATES * 6]
     assert model.decide_many(STATES * 6, QUESTIONS) == one_by_one
@@ -347,18 +336,6 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints.paint(tmp_path_factory.mktemp("larger"), **checkpoints.SIZES["nano"], temperature_by_options={})
 
 
-def test_any_number_of_threads_gives_the_same_bits(larger: Path) -> None:
-    models = [skyinfer.load(larger, threads=n) for n in (1, 2, 3, 7)]
-    assert [model.threads for model in models] == [1, 2, 3, 7]
-    for state in STATES:
-        expected = models[0].decide(state, QUESTIONS)
-        probabilities = models[0].compile(QUESTIONS).step(state)
-        for model in models[1:]:
-            assert model.decide(state, QUESTIONS) == expected
-            np.testing.assert_array_equal(model.compile(QUESTIONS).step(state), probabilities)
-    assert models[3].decide_many(STATES, QUESTIONS) == models[0].decide_many(STATES, QUESTIONS)
-
-
 def test_small_models_take_one_thread_and_larger_ones_all(model: skyinfer.Model, larger: Path) -> None:
     assert model.threads == 1
     assert skyinfer.load(larger).threads == available_cpus()
@@ -368,54 +345,6 @@ def test_small_models_take_one_thread_and_larger_ones_all(model: skyinfer.Model,
 def test_a_number_of_threads_that_is_none_is_refused(larger: Path, threads: Any) -> None:
     with pytest.raises(ValueError, match="threads"):
         skyinfer.load(larger, threads=threads)
-
-
-def test_calls_at_once_divide_the_threads(larger: Path) -> None:
-    engine = skyinfer.load(larger, threads=6)._engine
-    work = [([5, 6, 7], [1], 0)]
-    plans = [engine._plan(16, 1, 1, 16) for _ in range(3)]
-
-    class PassInside(dict):
-        """A trace in the middle of whose pass another plan makes its own."""
-
-        def __init__(self, rest: list[Any]) -> None:
-            super().__init__()
-            self.rest = rest
-
-        def __setitem__(self, name: str, values: np.ndarray) -> None:
-            if name == "embd_norm" and self.rest:
-                self.rest[0].run(work, PassInside(self.rest[1:]))
-
-    plans[0].run(work, PassInside(plans[1:]))
-    assert [plan.threads for plan in plans] == [6, 3, 2]
-    plans[2].run(work)
-    assert plans[2].threads == 6
-    with pytest.raises(ValueError, match="vocabulary"):
-        plans[2].run([([1 << 20], [0], 0)])
-    plans[2].run(work)
-    assert plans[2].threads == 6
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_makes_threads_of_its_own(larger: Path) -> None:
-    model = skyinfer.load(larger, threads=2)
-    expected = model.decide("state", QUESTIONS)
-    for _ in range(3):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if all(model.decide("state", QUESTIONS) == expected for _ in range(5)) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert model.decide("state", QUESTIONS) == expected
-
-
-def test_idle_threads_sleep(larger: Path) -> None:
-    model = skyinfer.load(larger, threads=4)
-    model.decide("state", QUESTIONS)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.1
 
 
 def test_a_plan_is_one_threads_at_a_time(larger: Path) -> None:
