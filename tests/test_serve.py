@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,27 +157,6 @@ def test_a_faulty_state_of_a_batch_is_named(client: Client) -> None:
     for states in ("text", {"a": 1}, None):
         answer = client.post({"states": states, "questions": DRONE["questions"]}, "/v1/systemone/batch")
         assert answer.json["detail"][0]["loc"] == ["body", "states"]
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "identity", "GZIP"])
-def test_compressed_bodies(client: Client, coding: str) -> None:
-    if coding == "zstd":
-        zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-        pack: Any = zstd.compress
-    else:
-        pack = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}[coding.lower()]
-    plain = client.post(DRONE)
-    answer = client.post(pack(json.dumps(DRONE).encode()), content_encoding=coding)
-    assert answer.json == plain.json
-    if coding != "identity":
-        broken = client.post(pack(json.dumps(DRONE).encode())[:-9], content_encoding=coding)
-        assert broken.status == 422
-        more = client.post(pack(json.dumps(DRONE).encode()) + b"junk", content_encoding=coding)
-        assert more.status == 422
-        assert more.json["detail"][0]["type"] == "encoding_invalid"
-        bomb = client.post(pack(b" " * (20 << 20)), content_encoding=coding)
-        assert bomb.status == 413
-    assert client.post(DRONE, content_encoding="br").status == 415
 
 
 def test_images_are_refused_and_not_ignored(client: Client) -> None:

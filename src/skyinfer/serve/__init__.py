@@ -2,7 +2,10 @@
 
     options.py     the command line of the server: every limit and its default
     catalog.py     the models that are served, by name
+    exchange.py    one request until it is answered: headers, body, what is logged of it
+    compression.py compressed bodies
     parsing.py     from the bytes of a body to what a model has to run, or to a refusal
+    parsing_pool.py    threads for parsing, in which short jobs pass long ones
     scheduling.py  where a forward pass runs: at once in the event loop, or in a thread that merges waiting requests
     app.py         the ASGI application: routes, keys, answers
     listener.py    HTTP: connections, their timeouts, signals (uvicorn)

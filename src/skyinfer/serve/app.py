@@ -22,11 +22,12 @@ import msgspec
 from ..runtime.cpus import available_cpus
 from . import refusals
 from .catalog import Catalog
+from .compression import decompressed
 from .exchange import Exchange, Header, Message, Receive, Uploads, disconnected
 from .metrics import Metrics
 from .openapi import description
 from .options import Options
-from .parsing import LARGE_BODY, ParsedRequest, RequestParser, decompressed
+from .parsing import LARGE_BODY, ParsedRequest, RequestParser
 from .parsing_pool import ParsingPool
 from .refusals import ClientDisconnected, Refusal, too_large, too_slow
 from .request_log import RequestLog, state_text

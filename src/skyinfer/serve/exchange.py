@@ -30,7 +30,8 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.asked_headers = self.asked_private_network = None  # of a preflight
-        self.authorization = self.key = self.coding = self.content_type = self.origin = self.content_length = None
+        self.authorization = self.key = self.content_type = self.origin = self.content_length = None
+        self.coding: bytes | None = None
         self.id: bytes | None = None
         self.extra: list[Header] = []  # headers of the answer
         self.model: str | None = None
@@ -41,7 +42,9 @@ class Exchange:
         self.transfer_coding: bytes | None = None  # beside chunked
         for name, value in scope["headers"]:
             field = _HEADERS.get(name)
-            if field is not None:
+            if name == b"content-encoding" and self.coding is not None:
+                self.coding += b"," + value  # one list, in several lines
+            elif field is not None:
                 setattr(self, field, value)
             elif name == b"host":
                 self.n_hosts += 1

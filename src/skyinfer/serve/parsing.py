@@ -1,4 +1,4 @@
-"""From the bytes of a body to what a model has to run, or to a refusal: decompressing, parsing, limits, tokenizing.
+"""From the bytes of a body to what a model has to run, or to a refusal: parsing, limits, tokenizing.
 
 JSON is read strictly (RFC 8259): no NaN, no lone surrogates, UTF-8 only; of repeated names the last one counts. Nesting
 is counted before anything is parsed. Recently seen question sets are kept tokenized; their key is their exact bytes.
@@ -7,15 +7,12 @@ is counted before anything is parsed. Recently seen question sets are kept token
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import re
-import sys
 import threading
 import time
-import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,8 +37,6 @@ _MOST_PAUSE = 0.25  # seconds
 _REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
 # Their number: even the smallest takes some kilobytes once it is tokenized.
 _MOST_REMEMBERED = 512
-# A frame of zstd may ask its reader for this much memory.
-_ZSTD_WINDOW_LOG = 23
 
 
 class _Single(msgspec.Struct):
@@ -330,52 +325,3 @@ def _malformed(body: bytes, error: Exception) -> Refusal:
     if isinstance(error, msgspec.ValidationError) and not text.startswith(b"{"):
         return invalid((), "must be a JSON object", "dict_type")
     return invalid((), str(error), "json_invalid")
-
-
-def decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
-    """A body whose Content-Encoding is `coding`, decompressed to at most `limit` bytes.
-
-    Raises:
-        Refusal: 413; 415 for an unknown coding; 422 where the bytes are not in that coding.
-    """
-    inflate = _CODINGS.get(coding.strip().lower())
-    if inflate is None:
-        known = ", ".join(name.decode() for name in _CODINGS)
-        raise Refusal(415, "unsupported_media_type", f"this Content-Encoding is not supported; supported are {known}")
-    try:
-        data, whole, rest = inflate(body, limit + 1)
-    except ImportError:
-        raise Refusal(415, "unsupported_media_type", "this server was installed without zstd") from None
-    except Exception:  # each library has its own types of errors
-        raise invalid((), f"is not {coding.decode('latin-1').strip()} data", "encoding_invalid") from None
-    if len(data) > limit:
-        raise too_large(f"the body has more than {limit} bytes when it is decompressed")
-    if not whole:
-        raise invalid((), "ends in the middle of its compressed data", "encoding_invalid")
-    if rest:
-        raise invalid((), "goes on after the end of its compressed data", "encoding_invalid")
-    return data
-
-
-def _gzip(body: bytes, most: int) -> tuple[bytes, bool, bytes]:
-    reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by the header
-    return reader.decompress(body, most), reader.eof, reader.unused_data
-
-
-def _zstd(body: bytes, most: int) -> tuple[bytes, bool, bytes]:
-    zstd = _zstd_module()
-    reader = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
-    return reader.decompress(body, most), reader.eof, reader.unused_data
-
-
-def _zstd_module() -> Any:
-    # the standard library's from Python 3.14 on
-    return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-
-
-# each gives the data, whether the end was reached, and the bytes after it
-_CODINGS: dict[bytes, Callable[[bytes, int], tuple[bytes, bool, bytes]]] = {
-    b"gzip": _gzip,
-    b"deflate": _gzip,
-    b"zstd": _zstd,
-}
