@@ -28,8 +28,9 @@ else:
     uvicorn = pytest.importorskip("uvicorn", reason="needs skyinfer[serve]")
 
 from skyinfer.serve.app import Application
+from skyinfer.serve.binding import bind
 from skyinfer.serve.catalog import Catalog
-from skyinfer.serve.listener import bind, make_server
+from skyinfer.serve.listener import make_server
 from skyinfer.serve.options import Limits, Options
 
 ROOT = Path(__file__).parents[1]
@@ -122,7 +123,7 @@ class Process:
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None, reading: bool = True) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "skyinfer", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "skyinfer", "serve", *([] if "--uds" in arguments else ["--port", "0"]), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **({} if _is_installed() else {"PYTHONPATH": path}), **(environment or {})},
@@ -141,7 +142,7 @@ class Process:
         listening = self.event("listening")
         assert listening is not None, self.text
         self.address: str = listening["address"]
-        self.port = int(self.address.rpartition(":")[2])
+        self.port = -1 if self.address.startswith("unix:") else int(self.address.rpartition(":")[2])
 
     def read(self) -> None:
         """Begin to read stderr, where that was left out."""

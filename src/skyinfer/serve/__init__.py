@@ -8,6 +8,7 @@
     parsing_pool.py    threads for parsing, in which short jobs pass long ones
     scheduling.py  where a forward pass runs: at once in the event loop, or in a thread that merges waiting requests
     app.py         the ASGI application: routes, keys, answers
+    binding.py     the sockets that a server listens on
     listener.py    HTTP: connections, their timeouts, signals (uvicorn)
     refusals.py    every error response, in either style
     request_log.py metrics.py openapi.py     one JSON line per request; Prometheus; the OpenAPI description

@@ -13,7 +13,6 @@ import logging
 import re
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -24,6 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .app import Application
+from .binding import address_of
 
 # A body that is being received when the server is told to stop gets so many more seconds.
 _LAST_UPLOADS = 1.0
@@ -352,34 +352,8 @@ class _UvicornLogHandler(logging.Handler):
         self._app.request_log.event("server", **fields)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address.
-
-    Raises:
-        OSError: it cannot be bound; `filename` holds the address.
-    """
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        try:
-            if sys.platform != "win32":  # there it would let two servers share a port
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-        except BaseException:
-            bound.close()
-            raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), shown) from None
-    return bound
-
-
 def make_server(app: Application, bound: socket.socket) -> uvicorn.Server:
-    """A server for the application on a socket of `bind`; run it with ``run(sockets=[bound])``."""
-    host, port = bound.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    """A server for the application on a bound socket; run it with ``run(sockets=[bound])``."""
     config = uvicorn.Config(
         app,
         loop=_loop(),
@@ -398,7 +372,7 @@ def make_server(app: Application, bound: socket.socket) -> uvicorn.Server:
     logger = logging.getLogger("uvicorn.error")
     logger.handlers = [_UvicornLogHandler(app)]
     logger.propagate = False
-    return _Server(config, app, address)
+    return _Server(config, app, address_of(bound))
 
 
 def _loop() -> str:

@@ -34,6 +34,8 @@ class Options(NamedTuple):
     models: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
+    uds: str | None = None
+    uds_mode: int = 0o660
     api_key: str | None = None
     threads: int | None = None
     temperature_clamp: bool = True
@@ -75,8 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub, under its own name or this "
         "one; several may be given, and the first answers requests that name none",
     )  # fmt: skip
-    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
-    add("--port", type=_number(int, 0, 65535), default=8080, metavar="N", help="default: 8080; 0 takes a free one")
+    add("--host", help="address to listen on, such as 0.0.0.0 or [::1] (default: 127.0.0.1, this machine only)")
+    add("--port", type=_number(int, 0, 65535), metavar="N", help="default: 8080; 0 takes a free one")
+    add("--uds", metavar="PATH", help="listen on a Unix-domain socket at this path, not on an address and port")
+    add("--uds-mode", type=_mode, metavar="MODE", help="the permissions of that socket in octal (default: 660)")
     add("--api-key-env", metavar="NAME", help="ask for the key that is in this environment variable")
     add("--threads", type=_number(int, 1, 256), metavar="N", help="that one forward pass may use (default: by model)")
     add(
@@ -110,7 +114,7 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
     """The options that the flags give. The key comes from `environment`, so that no command line shows it.
 
     Raises:
-        ValueError: the key's variable is not set, or its value cannot be sent in a header.
+        ValueError: the key's variable is not set, or its value cannot be sent in a header; or flags exclude each other.
     """
     key = None
     if arguments.api_key_env is not None:
@@ -119,10 +123,19 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
             raise ValueError(f"--api-key-env: the environment variable {arguments.api_key_env} holds no key")
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError(f"--api-key-env: what {arguments.api_key_env} holds cannot be sent as a key")
+    if arguments.uds is not None and (arguments.host is not None or arguments.port is not None):
+        raise ValueError("--uds: a Unix-domain socket takes the place of --host and --port")
+    if arguments.uds is None and arguments.uds_mode is not None:
+        raise ValueError("--uds-mode: there is no --uds whose permissions it could be")
+    if arguments.uds == "":
+        raise ValueError("--uds: the path is empty")
+    defaults = Options()
     return Options(
         models=tuple(arguments.models),
-        host=arguments.host,
-        port=arguments.port,
+        host=defaults.host if arguments.host is None else arguments.host,
+        port=defaults.port if arguments.port is None else arguments.port,
+        uds=arguments.uds,
+        uds_mode=defaults.uds_mode if arguments.uds_mode is None else arguments.uds_mode,
         api_key=key,
         threads=arguments.threads,
         temperature_clamp=arguments.temperature_clamp,
@@ -140,6 +153,12 @@ def _origin(text: str) -> str:
     if text not in ("*", "null") and _ORIGIN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"expected * or an origin such as https://pages.example, got {text!r}")
     return text
+
+
+def _mode(text: str) -> int:
+    if re.fullmatch("0?[0-7]{3}", text) is None:
+        raise argparse.ArgumentTypeError(f"expected three octal digits such as 660, got {text!r}")
+    return int(text, 8)
 
 
 def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:

@@ -6,6 +6,7 @@ import gc
 import sys
 
 from ..errors import SkyinferError
+from .binding import bind, bound_path
 from .options import Options
 
 
@@ -19,12 +20,13 @@ def run(options: Options) -> None:
     try:
         from .app import Application
         from .catalog import Catalog
-        from .listener import bind, make_server
+        from .listener import make_server
     except ImportError as error:
         raise SkyinferError(
             f"serving needs more packages ({error}); install them with: pip install 'skyinfer[serve]'"
         ) from None
-    with bind(options.host, options.port) as bound:
+    opened = bind(options.host, options.port) if options.uds is None else bound_path(options.uds, options.uds_mode)
+    with opened as bound:
         catalog = Catalog.load(options.models, threads=options.threads, temperature_clamp=options.temperature_clamp)
         app = Application(catalog, options)
         # what exists now stays: garbage collections need not visit it, which would delay answers
