@@ -10,7 +10,7 @@ import torch
 from reference import read_safetensors
 
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train.encoding import Chunk
+from skyinfer.train.batches import Chunk
 from skyinfer.train.network import Network, Shape
 
 

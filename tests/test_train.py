@@ -33,7 +33,8 @@ from skyinfer.metrics import (
 )
 from skyinfer.schema import QUESTION_TYPES, parse_questions
 from skyinfer.train import RowsError
-from skyinfer.train.encoding import CHUNK_TOKENS, builder_of, encode, example_weights, held_out_states
+from skyinfer.train.batches import CHUNK_TOKENS, chunks_of
+from skyinfer.train.encoding import builder_of, encode, example_weights, held_out_states
 from skyinfer.train.report import QuestionReport, Report
 from skyinfer.train.rows import Dataset, gather, read_rows, target_of
 from skyinfer.train.sizes import SIZES
@@ -410,11 +411,9 @@ def test_training_reads_what_answers_are_given_from(many: Dataset, tmp_path: Pat
         asked = many.questions[example.question].id
         value = json.loads(state.text) if state.is_list else state.text
         expected.append(builder.encode(value, {asked: QUESTIONS[asked]})[asked])
-    assert encoded.lengths.tolist() == [len(sequence.ids) for sequence in expected]
-
-    chunks = encoded.chunks(np.arange(len(examples)), np.arange(len(examples), dtype=float), tokens=500)
+    chunks = chunks_of(encoded, np.arange(len(examples)), np.arange(len(examples), dtype=float), tokens=500)
     assert sorted(np.concatenate([chunk.examples for chunk in chunks])) == list(range(len(examples)))
-    assert len(encoded.chunks(np.arange(8), np.ones(len(examples)))) == 1
+    assert len(chunks_of(encoded, np.arange(8), np.ones(len(examples)))) == 1
     for chunk in chunks:
         assert chunk.ids.size <= 500
         for i, number in enumerate(chunk.examples):
@@ -431,8 +430,8 @@ def test_training_reads_what_answers_are_given_from(many: Dataset, tmp_path: Pat
 def test_chunks_are_of_about_the_same_work(many: Dataset, tmp_path: Path) -> None:
     builder, pad = builder_of(written(tmp_path / "tokenizer", learn_tokenizer(TEXTS, 300)), 300, 128, 64)
     encoded = encode(many, builder, pad, 128)
-    assert encoded.chunks(np.arange(0), encoded.weights) == []
-    chunks = encoded.chunks(np.arange(len(encoded.weights)), encoded.weights)
+    assert chunks_of(encoded, np.arange(0), encoded.weights) == []
+    chunks = chunks_of(encoded, np.arange(len(encoded.weights)), encoded.weights)
     assert sum(chunk.ids.size for chunk in chunks) > 2 * CHUNK_TOKENS
     assert len(chunks) % 4 == 0
     sizes = [int(chunk.lengths.sum()) for chunk in chunks]
@@ -443,7 +442,7 @@ def test_a_question_that_leaves_no_room_is_cut_as_in_an_answer(tmp_path: Path) -
     wide = {"q": {"type": "choice", "instructions": "Which one?", "criteria": ["one", "two", "three " * 20]}}
     builder, pad = builder_of(written(tmp_path / "tokenizer", learn_tokenizer(TEXTS, 300)), 300, 40, 90)
     encoded = encode(dataset(row("state", questions=wide, answers={"q": "two"})), builder, pad, 40)
-    (chunk,) = encoded.chunks(np.arange(1), np.ones(1))
+    (chunk,) = chunks_of(encoded, np.arange(1), np.ones(1))
     assert chunk.ids[0].tolist() == builder.encode("state", wide)["q"].ids
     assert chunk.ids.shape == (1, 40)
 
@@ -529,7 +528,7 @@ def test_a_report_can_be_read() -> None:
     numbers = measure("noul", logits, targets, np.ones(2), 1.0)
     questions = {"safe\x1b[2J": QuestionReport("noul", 2, 2, 1.25, **numbers)}
     report = Report(
-        "out", "pico", 1000, 300, 0, 10, 8, 8, 2, 3.0, 30, 0.5, 1.0, 2, "2.13", {"noul": 1.25}, questions, ["w"]
+        "out", "pico", 1000, 300, 0, 10, 8, 8, 2, 3.0, 30, 0.5, 1.0, 2, "2.13", [], {"noul": 1.25}, questions, ["w"]
     )
     text = str(report)
     assert "1.0000" in text

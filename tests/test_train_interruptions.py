@@ -24,7 +24,7 @@ from trainings import QUICK, ROWS, contents
 import skyinfer
 from skyinfer.errors import FormatError, SkyinferError
 from skyinfer.train import RowsError, directory, fitting, train_rows, training, writing
-from skyinfer.train.encoding import Chunk
+from skyinfer.train.batches import Chunk
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 

@@ -16,7 +16,7 @@ from networks import network_of, padded
 from reference import Reference
 
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train.encoding import Chunk
+from skyinfer.train.batches import Chunk
 from skyinfer.train.fitting import batch_of, cross_entropy
 from skyinfer.train.network import Network, Shape, initial_weights
 from skyinfer.train.optimizer import Optimizer, orthogonal

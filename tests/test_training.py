@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import json
 import math
 import pydoc
@@ -116,6 +117,58 @@ def test_another_seed_gives_another_model(trained: tuple[Path, Any], tmp_path: P
     assert contents(tmp_path / "model")[name] != contents(trained[0])[name]
 
 
+def gguf_metadata(file: Path) -> dict[str, Any]:
+    """As the gguf package reads it."""
+    from gguf import GGUFReader
+
+    return {key: field.contents() for key, field in GGUFReader(file).fields.items()}
+
+
+def test_what_was_varied_is_noted_and_can_be_switched_off(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    """In the report, in the checkpoint, and in the GGUF file that is made of it; None of it where nothing was."""
+    out, report = trained
+    kinds = ["options", "keys", "numbers"]  # there is no string among the states
+    assert report.augmentation == kinds
+    assert "varied: options, keys, numbers" in report.as_text()
+    agent = json.loads((out / "rl_agent_config.json").read_text("utf-8"))
+    assert agent["training"] == {"augmentation": kinds}
+    file = skyinfer.convert(out, tmp_path / "varied.gguf")
+    assert gguf_metadata(file)["skyinfer.training.augmentation"] == "options, keys, numbers"
+
+    some = train_rows(ROWS, tmp_path / "some", **QUICK, augment="numbers,spaces")
+    assert some.augmentation == ["numbers"]
+    none = train_rows(ROWS, tmp_path / "none", **QUICK, augment=False, init=None)
+    assert none.augmentation == []
+    assert "training" not in json.loads((tmp_path / "none" / "rl_agent_config.json").read_text("utf-8"))
+    file = skyinfer.convert(tmp_path / "none", tmp_path / "none.gguf")
+    assert not [key for key in gguf_metadata(file) if key.startswith("skyinfer.")]
+    # of a further training the last one counts
+    again = train_rows(ROWS, tmp_path / "again", init=out, epochs=0.1, augment=False)
+    assert again.augmentation == []
+    assert "training" not in json.loads((tmp_path / "again" / "rl_agent_config.json").read_text("utf-8"))
+
+
+def test_order_and_spelling_do_not_change_what_is_answered(tmp_path: Path) -> None:
+    """The rule of a small table, asked in every order of options and keys, and with floats for whole numbers."""
+
+    def rule(state: dict[str, Any]) -> dict[str, Any]:
+        return {"move": "back" if state["far"] < 4 else "wait" if state["low"] else "go"}
+
+    questions = {"move": {"type": "choice", "instructions": "Where to?", "criteria": ["go", "wait", "back"]}}
+    states = [{"far": far, "low": low, "n": n} for far in range(10) for low in (False, True) for n in range(20)]
+    train(rule, questions, states, tmp_path / "model", epochs=20, vocab_size=400, held_out=0.2)
+    model = skyinfer.load(tmp_path / "model")
+    asked = right = 0
+    for i, state in enumerate(states[::9]):
+        for order in itertools.permutations(["go", "wait", "back"]):
+            turned = dict(list(state.items())[::-1] if i % 2 else list(state.items())[1:] + list(state.items())[:1])
+            turned |= {"far": float(state["far"]), "n": float(state["n"])}
+            answers: Any = model.decide(turned, {"move": questions["move"] | {"criteria": list(order)}})["answers"]
+            right += answers["move"]["choice"] == rule(state)["move"]
+            asked += 1
+    assert right >= 0.97 * asked
+
+
 def test_one_question_and_weights(tmp_path: Path) -> None:
     """Answers may cover some of the questions; what all rows say the same of is warned of."""
     rows = [row | {"answers": {"act": "go"}, "weight": 1 + i % 3} for i, row in enumerate(ROWS)]
@@ -136,7 +189,7 @@ def test_one_question_and_weights(tmp_path: Path) -> None:
     [
         ("size", "huge"), ("vocab_size", 100), ("vocab_size", 1e3), ("epochs", 0), ("epochs", float("nan")),
         ("lr", -1e-3), ("lr", 2), ("held_out", 1.0), ("held_out", "0.1"), ("batch_size", 0), ("seed", -1),
-        ("threads", 0), ("max_len", 4), ("init", "there"),
+        ("threads", 0), ("max_len", 4), ("init", "there"), ("augment", "order"),
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_refused(tmp_path: Path, option: str, value: Any) -> None:

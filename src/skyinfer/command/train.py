@@ -13,7 +13,7 @@ SUMMARY = "Train a model on rows of states, questions and answers."
 
 # those that `train_rows` has under the same names
 _OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
-            "held_out", "threads", "resume", "force")  # fmt: skip
+            "held_out", "augment", "threads", "resume", "force")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--held-out", metavar="FRACTION", type=float,
         help="of the states, for temperatures and report (default: a tenth, at most 10,000 states)",
+    )  # fmt: skip
+    add(
+        "--augment", metavar="KINDS", default="all",
+        help="what is varied: options, keys, numbers, spaces, with commas between them; all (default) or none",
     )  # fmt: skip
     add("--threads", metavar="N", type=int, help="default: the CPUs that the process may use")
     add("--resume", action="store_true", help="go on with the unfinished training in DIR")

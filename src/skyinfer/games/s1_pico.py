@@ -27,9 +27,8 @@ from .. import convert, load
 from ..errors import SkyinferError
 from ..files.whole_file import WholeFile
 from ..terminal import Progress
-from ..train.report import REPORT_NAME
 from ..train.rows import read_rows
-from ..train.sizes import SIZES
+from ..train.writing import AGENT
 from .flappy import DIFFICULTIES, FRAMES_PER_SECOND, MARGINS, QUESTIONS, Flappy
 from .judging import as_text, judge
 from .pilots import Pilot, RememberingPilot, TeacherPilot, disturbed
@@ -39,6 +38,9 @@ TRAINING_SEEDS = (1 << 32, 1 << 63)
 
 # How much less cost makes the better input e times as likely as the other: of the order of what one frame matters.
 _PREFERENCE_COST = 100.0
+
+# Highest learning rate of a first round that is not told another.
+_LR = 3e-3
 
 # Of the frames of a flight one in so many becomes a row: neighbours say nearly the same.
 _KEPT = 1 / 3
@@ -157,15 +159,20 @@ def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int
             collect(pilot, visits, recipe.states if before is None else recipe.states // 2, rng, progress)
             write_rows(files[-1], visits)
             say(f"round {number}: {len(visits):,} states")
-        if not (checkpoint / REPORT_NAME).exists():
+        if not (checkpoint / AGENT).exists():
             report = train_rows(
                 (row for file in files for _, row in read_rows(file)),
                 checkpoint,
+                # all that the result depends on, so that another default makes no other model
                 size="pico",
+                vocab_size=None if before else 1024,
                 max_len=256,
                 head_max_len=96,
+                batch_size=128,
                 epochs=recipe.epochs if before is None else recipe.epochs / 2,
-                lr=recipe.lr if before is None else (recipe.lr or SIZES["pico"].lr) / 2,
+                lr=(recipe.lr or _LR) / (1 if before is None else 2),
+                held_out=None,
+                augment=False,
                 seed=recipe.seed,
                 init=before,
                 progress=progress,
@@ -183,7 +190,8 @@ def _keep_to(recipe: Recipe, path: Path) -> None:
         if path.read_text("utf-8").strip() != ours:
             raise SkyinferError(f"{path.parent} holds steps of another recipe ({path.name}); give another directory")
         return
-    path.write_text(ours + "\n", "utf-8")
+    with WholeFile(path, replace=True).writing() as file:
+        file.write(ours.encode() + b"\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,13 +1,14 @@
-"""From a dataset to token ids, by the very code that lays out sequences for answers, and on to padded arrays.
+"""From a dataset to token ids, by the very code that lays out sequences for answers.
 
-No torch: arrays are numpy's. A batch is cut into chunks of sequences of about the same length, of a size that does not
-depend on the number of threads, so that results do not either.
+No torch: arrays are numpy's. A state may be there in several views, texts that say the same (variants.py); which of
+them and which order of options a batch has is drawn here, and laid out for an architecture in batches.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +22,6 @@ from ..text.sequence import Prefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template
 from ..text.tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
-
-# Padded tokens of one forward and backward pass: activations of pico's then stay in the second-level cache.
-CHUNK_TOKENS = 4096
 
 
 class _SpecialIds(NamedTuple):
@@ -51,128 +49,104 @@ def builder_of(directory: Path, vocab_size: int, max_len: int, head_max_len: int
     return SequenceBuilder(tokenizer, template, max_len, head_max_len), pad or 0
 
 
-class Chunk(NamedTuple):
-    """Sequences of one pass, padded to the longest.
-
-    ids: int64 [n, length]; lengths: int64 [n]; markers: int64 [n, n_markers], 0 where there is none; options: bool
-    [n, n_markers]; kinds: int64 [n]; targets: float32 [n, n_markers]; weights: float32 [n]; examples: int64 [n], which.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    markers: np.ndarray
-    options: np.ndarray
-    kinds: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    examples: np.ndarray
-
-
 @dataclass(frozen=True)
 class Encoded:
     """A tokenized dataset.
 
     Attributes:
-        prefixes: of each question.
-        state: int32 [n_examples]; question: int32 [n_examples].
-        lengths: int32 [n_examples], tokens of each example's sequence.
-        targets: of each example. weights: float64 [n_examples], those of the rows.
-        n_cut: states that did not fit into some sequence.
+        prefixes: of each question, its options in the order given.
+        state, question: int32 [n_examples], which of them an example is of.
+        targets: of each example, in the order of its question's options.
+        weights: float64 [n_examples], those of the rows.
+        n_cut: states that do not fit into some sequence.
+        ids: int32, tokens of all views of all states.
+        begins, counts: int64 [n_views, n_states], where in `ids` a view begins, and its tokens. View 0 is the state
+            as it was given.
+        keeps_tail: bool [n_states], whether a state that is too long keeps its end.
+        max_len: tokens of a sequence. pad, sep: token ids.
     """
 
     prefixes: list[Prefix]
     state: np.ndarray
     question: np.ndarray
-    lengths: np.ndarray
     targets: list[tuple[float, ...]]
     weights: np.ndarray
     n_cut: int
-    _pad: int
-    _sep: int
-    # tokens of all states, end to end; where those of each example begin, and how many of them its sequence has
-    _ids: np.ndarray
-    _starts: np.ndarray
-    _used: np.ndarray
-
-    def chunks(self, examples: np.ndarray, weights: np.ndarray, tokens: int = CHUNK_TOKENS) -> list[Chunk]:
-        """`examples` in passes of at most so many padded tokens each, sequences of like length together.
-
-        The passes take about the same work, and are four or eight or twelve where there are many, so that no thread
-        waits for long.
-        """
-        if not len(examples):
-            return []
-        by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
-        lengths = self.lengths[by_length].astype(np.int64)
-        total = int(lengths.sum())
-        n = 4 * -(-total // (4 * tokens)) if total > tokens // 2 else 1
-        # which of n equal shares of the tokens a sequence's middle lies in
-        share = ((2 * np.cumsum(lengths) - lengths) * n // (2 * total)).tolist()
-        out, first = [], 0
-        for i, length in enumerate(lengths.tolist()):
-            if i > first and (share[i] != share[first] or (i + 1 - first) * length > tokens):
-                out.append(self._chunk(by_length[first:i], weights))
-                first = i
-        out.append(self._chunk(by_length[first:], weights))
-        return out
-
-    def _chunk(self, examples: np.ndarray, weights: np.ndarray) -> Chunk:
-        """The sequences that `SequenceBuilder.assemble` would make, in one array
-        (test_train.py::test_training_reads_what_answers_are_given_from)."""
-        question, lengths = self.question[examples], self.lengths[examples].astype(np.int64)
-        ids = np.full((len(examples), lengths.max()), self._pad, np.int64)
-        prefixes = self._prefix_ids
-        rows = zip(
-            ids, question.tolist(), lengths.tolist(), self._starts[examples].tolist(), self._used[examples].tolist(),
-            strict=True,
-        )  # fmt: skip
-        for row, asked, length, start, used in rows:
-            prefix = prefixes[asked]
-            n = len(prefix)
-            if n < length:
-                row[:n] = prefix
-                row[n : n + used] = self._ids[start : start + used]
-                row[length - 1] = self._sep
-            else:  # a question that leaves no room is cut itself
-                row[:length] = prefix[:length]
-        markers, options = self._options
-        n_markers = int(options[question].sum(1).max())
-        options = options[question, :n_markers]
-        targets = np.zeros(options.shape, np.float32)
-        targets[options] = [p for example in examples.tolist() for p in self.targets[example]]
-        return Chunk(
-            ids,
-            lengths,
-            markers[question, :n_markers],
-            options,
-            self.kinds[question],
-            targets,
-            weights[examples].astype(np.float32),
-            examples,
-        )
+    ids: np.ndarray
+    begins: np.ndarray
+    counts: np.ndarray
+    keeps_tail: np.ndarray
+    max_len: int
+    pad: int
+    sep: int
 
     @cached_property
-    def _prefix_ids(self) -> list[np.ndarray]:
-        return [np.array(prefix.ids) for prefix in self.prefixes]
+    def prefix_lengths(self) -> np.ndarray:
+        """int64 [n_questions]."""
+        return np.array([len(prefix.ids) for prefix in self.prefixes])
 
     @cached_property
-    def _options(self) -> tuple[np.ndarray, np.ndarray]:
-        """Markers of every question, int64 [n_questions, most options] and 0 where there is none; and where there is
-        one, bool."""
-        markers = np.zeros((len(self.prefixes), max(len(prefix.markers) for prefix in self.prefixes)), np.int64)
-        options = np.zeros(markers.shape, bool)
-        for i, prefix in enumerate(self.prefixes):
-            markers[i, : len(prefix.markers)], options[i, : len(prefix.markers)] = prefix.markers, True
-        return markers, options
+    def prefix_arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """ids and markers of each question's prefix."""
+        return [(np.array(prefix.ids), np.array(prefix.markers)) for prefix in self.prefixes]
+
+    @cached_property
+    def n_options(self) -> np.ndarray:
+        """int64 [n_questions]."""
+        return np.array([len(prefix.markers) for prefix in self.prefixes])
 
     @cached_property
     def kinds(self) -> np.ndarray:
         """int64 [n_questions], the number of each question's type."""
         return np.array([QUESTION_TYPES.index(prefix.question.type) for prefix in self.prefixes])
 
+    @cached_property
+    def _takes_any_order(self) -> np.ndarray:
+        """bool [n_questions]: a choice whose options are whole in any order."""
+        is_choice = self.kinds == QUESTION_TYPES.index("choice")
+        found: np.ndarray = is_choice & (self.prefix_lengths < self.max_len)
+        return found
 
-def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -> Encoded:
+    def spans(self, examples: np.ndarray, views: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(starts, used), int64 [n] each: the part of `ids` that is the state in the sequences of `examples` [n], in
+        the given view [n] of each (default: as given)."""
+        states = self.state[examples]
+        views = np.zeros(len(examples), np.int64) if views is None else views
+        counts = self.counts[views, states]
+        used = np.minimum(counts, self._room(self.question[examples]))
+        return self.begins[views, states] + np.where(self.keeps_tail[states], counts - used, 0), used
+
+    def _room(self, questions: np.ndarray) -> np.ndarray:
+        room: np.ndarray = np.maximum(0, self.max_len - self.prefix_lengths[questions] - 1)
+        return room
+
+    def drawn(self, examples: np.ndarray, draw: np.random.Generator, *, options: bool) -> Drawn:
+        """A view for each of `examples` and, with `options`, an order of its options."""
+        n, questions = len(examples), self.question[examples]
+        views = draw.integers(0, len(self.begins), n)
+        if not options:
+            return Drawn(views, None)
+        n_options = self.n_options[questions]
+        keys = draw.random((n, n_options.max()))
+        places = np.arange(keys.shape[1])
+        keys[places >= n_options[:, None]] = 2.0
+        return Drawn(views, np.where(self._takes_any_order[questions][:, None], keys.argsort(1), places))
+
+
+class Drawn(NamedTuple):
+    """How some examples are shown. views: int64 [n]. orders: int64 [n, most options], the option that each place shows
+    (what lies behind a question's own options means nothing); None for the order given."""
+
+    views: np.ndarray
+    orders: np.ndarray | None
+
+
+def encode(
+    dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int, views: Callable[[int], list[str]] | None = None
+) -> Encoded:
     """Tokenize every state and question once, for sequences of at most `max_len` tokens.
+
+    `views`: further texts of the state with a number, the same number of them for each.
 
     Raises:
         RowsError: a question's options do not fit into the model's sequence.
@@ -185,33 +159,38 @@ def encode(dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int) -
             faults.append(Fault(place, str(error)))
     if faults:
         raise RowsError(dataset.source, faults, dataset.n_rows)
-    ids, bounds = [], np.zeros(len(dataset.states) + 1, np.int64)
+    ids: list[np.ndarray] = []
+    begins, counts, n_ids = [], [], 0
     for i, state in enumerate(dataset.states):
-        # a string state is taken as it is, and this one is text already
-        tokens = np.array(builder.state(state.text).ids, np.int32)
-        ids.append(tokens)
-        bounds[i + 1] = bounds[i] + len(tokens)
+        known: dict[str, tuple[int, int]] = {}
+        for text in (state.text, *(views(i) if views else ())):
+            if text not in known:
+                # a string state is taken as it is, and this one is text already
+                ids.append(np.array(builder.state(text).ids, np.int32))
+                known[text] = n_ids, len(ids[-1])
+                n_ids += len(ids[-1])
+            begins.append(known[text][0])
+            counts.append(known[text][1])
     examples = dataset.examples
-    states = np.array([example.state for example in examples], np.int32)
-    questions = np.array([example.question for example in examples], np.int32)
-    prefix_lengths = np.array([len(prefix.ids) for prefix in prefixes])[questions]
-    n_tokens, room = np.diff(bounds)[states], np.maximum(0, max_len - prefix_lengths - 1)
-    used = np.minimum(n_tokens, room)
-    keeps_tail = np.array([state.is_list for state in dataset.states])[states]
-    return Encoded(
+    n_states = len(dataset.states)
+    encoded = Encoded(
         prefixes,
-        states,
-        questions,
-        np.minimum(max_len, prefix_lengths + used + 1).astype(np.int32),
+        np.array([example.state for example in examples], np.int32),
+        np.array([example.question for example in examples], np.int32),
         [example.target for example in examples],
         np.array([example.weight for example in examples]),
-        len(set(states[n_tokens > room].tolist())),
+        0,
+        np.concatenate(ids),
+        np.array(begins).reshape(n_states, -1).T,
+        np.array(counts).reshape(n_states, -1).T,
+        np.array([state.is_list for state in dataset.states]),
+        max_len,
         pad,
         builder.sep_id,
-        np.concatenate(ids),
-        bounds[states] + np.where(keeps_tail, n_tokens - used, 0),
-        used.astype(np.int32),
     )
+    _, used = encoded.spans(np.arange(len(examples)))
+    is_cut = used < encoded.counts[0, encoded.state]
+    return replace(encoded, n_cut=len(set(encoded.state[is_cut].tolist())))
 
 
 def texts_of(question: Question, template: PromptTemplate) -> list[str]:

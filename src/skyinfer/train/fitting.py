@@ -24,8 +24,9 @@ from torch.nn import functional as F
 
 from ..errors import FormatError, SkyinferError
 from ..files.whole_file import WholeFile
+from .batches import Chunk, chunks_of
 from .directory import SnapshotError
-from .encoding import Chunk, Encoded
+from .encoding import Encoded
 from .network import Batch, Network
 from .optimizer import Optimizer
 
@@ -42,7 +43,8 @@ class Plan:
         n_steps: updates of the weights. batch_size: examples of one.
         lr: highest learning rate (AdamW's): reached after `warmup` of the steps, falling to 0 in a line from there on.
         weight_decay: of matrices.
-        seed: of the order of examples.
+        seed: of the order of examples, and of how they are varied.
+        augmentation: what is varied, of `variants.AUGMENTATIONS`.
     """
 
     n_steps: int
@@ -51,6 +53,7 @@ class Plan:
     warmup: float
     weight_decay: float
     seed: int
+    augmentation: tuple[str, ...] = ()
 
     def rate(self, step: int) -> float:
         """Learning rate of update number `step`, counted from 0."""
@@ -153,7 +156,9 @@ class Fit:
         began = time.perf_counter()
         chosen = self.batch(self.standing.step)
         total: list[Tensor] | None = None
-        for found in threads.map(self._gradients, self._encoded.chunks(chosen, self._weights)):
+        draw = np.random.default_rng([self.plan.seed, 2, self.standing.step])
+        drawn = self._encoded.drawn(chosen, draw, options="options" in self.plan.augmentation)
+        for found in threads.map(self._gradients, chunks_of(self._encoded, chosen, self._weights, drawn)):
             if total is None:
                 total = found
             else:
@@ -285,7 +290,7 @@ def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Wo
             return [network.logits(batch_of(chunk))]
 
     found = {}
-    chunks = encoded.chunks(examples, np.ones(len(encoded.weights)))
+    chunks = chunks_of(encoded, examples, np.ones(len(encoded.weights)))
     for chunk, (logits,) in zip(chunks, threads.map(compute, chunks), strict=True):
         for example, row, options in zip(chunk.examples, logits.numpy(), chunk.options, strict=True):
             found[int(example)] = row[options]

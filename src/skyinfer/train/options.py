@@ -6,11 +6,13 @@ No torch, so that the command line can refuse an option at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .sizes import SIZES
+from .variants import AUGMENTATIONS
 from .vocabulary import LEAST_SIZE
 
 _BATCH_SIZE = 128
@@ -42,6 +44,7 @@ class Options:
     held_out: float | None
     seed: int
     init: Path | None
+    augment: tuple[str, ...]
 
     def check(self) -> None:
         """
@@ -76,14 +79,37 @@ class Options:
 
     def steps_for(self, n: int) -> int:
         """Updates for `n` examples to learn from."""
-        epochs = self.epochs
-        if epochs is None:
-            epochs = min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
-        return max(1, math.ceil(epochs * n / min(self.batch_size_for(n), n)))
+        return max(1, math.ceil(self._epochs_for(n) * n / min(self.batch_size_for(n), n)))
+
+    def passes_over(self, n: int) -> int:
+        """How often each of `n` examples is learned from, rounded up."""
+        return math.ceil(self._epochs_for(n))
+
+    def _epochs_for(self, n: int) -> float:
+        if self.epochs is not None:
+            return self.epochs
+        return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
 
     @property
     def highest_lr(self) -> float:
         return self.lr or (SIZES[self.size].lr if self.init is None else _INIT_LR)
+
+
+def augmentations(given: bool | str | Iterable[str]) -> tuple[str, ...]:
+    """The kinds of variation that `augment` asks for, in the order of `AUGMENTATIONS`.
+
+    Raises:
+        OptionError: one is unknown.
+    """
+    if isinstance(given, bool):
+        return AUGMENTATIONS if given else ()
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    if names == ["all"] or names == ["none"]:
+        return augmentations(names == ["all"])
+    for name in names:
+        if name not in AUGMENTATIONS:
+            raise OptionError(f"augment: unknown {name!r}; choose of {', '.join(AUGMENTATIONS)}; or all, or none")
+    return tuple(name for name in AUGMENTATIONS if name in names)
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> None:

@@ -65,6 +65,7 @@ class Report:
         seconds: of training, those before an interruption included.
         threads: batches computed at a time.
         torch: version.
+        augmentation: what was varied of the examples, of `variants.AUGMENTATIONS`; no more than the rows have.
         temperatures: by type, and by type and number of options ("choice:3-5").
         questions: by question id, on held-out states; empty where nothing was held out.
         warnings: what to look at.
@@ -85,6 +86,7 @@ class Report:
     seconds: float
     threads: int
     torch: str
+    augmentation: list[str]
     temperatures: dict[str, float]
     questions: dict[str, QuestionReport]
     warnings: list[str] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Report:
             f"{self.vocab_size} tokens",
             f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "
             f"epochs, {self.seconds:.0f} s); {self.held_out_states:,} states were held out",
+            f"  varied: {', '.join(self.augmentation) or 'nothing'}",
         ]
         if questions:
             width = max(8, *map(len, questions))

@@ -67,10 +67,14 @@ class RowsError(SkyinferError, ValueError):
 
 
 class State(NamedTuple):
-    """A state as text. `is_list`: where it is too long, its end is kept."""
+    """A state as text.
+
+    is_list: where it is too long, its end is kept. is_json: it was no string, and `text` is JSON.
+    """
 
     text: str
     is_list: bool
+    is_json: bool
 
 
 class Example(NamedTuple):
@@ -104,7 +108,7 @@ class Dataset:
         self.questions: list[Question] = []
         self.places: list[str] = []
         self.n_rows = 0
-        self._state_numbers: dict[State, int] = {}
+        self._state_numbers: dict[tuple[str, bool], int] = {}
         self._question_numbers: dict[Any, int] = {}
         self._sets: dict[Any, list[int]] = {}
         self._warned_of: set[str] = set()
@@ -137,7 +141,8 @@ class Dataset:
                     (),
                     f"unknown field {_short(field)}; a row has {', '.join(_FIELDS)}, and what begins with x_",
                 )
-        state = State(render_state(row["state"]), isinstance(row["state"], list))
+        given = row["state"]
+        state = State(render_state(given), isinstance(given, list), not isinstance(given, str))
         _check_text(state.text, "state")
         weight = _weight(row.get("weight", 1.0))
         asked = self._questions_of(place, row["questions"])
@@ -153,7 +158,8 @@ class Dataset:
                 raise RequestError(("answers", _short(key)), "no question has this id")
             question = self.questions[by_id[key]]
             found.append((by_id[key], target_of(question, answer)))
-        number = self._state_numbers.setdefault(state, len(self.states))
+        # a string that reads like an object is tokenized as one, and is the same state
+        number = self._state_numbers.setdefault(state[:2], len(self.states))
         if number == len(self.states):
             self.states.append(state)
         for which, target in found:

@@ -23,6 +23,7 @@ from .network import Shape, initial_weights
 from .options import Options
 from .rows import Dataset
 from .sizes import SIZES
+from .variants import draw_of, varied
 from .vocabulary import ROLES, learn_tokenizer, tokenizer_config
 from .writing import ACT_COSTS, TOKENIZER, encoder_config, unused_tensors, write_json
 
@@ -51,12 +52,15 @@ class Start:
     unused: dict[str, np.ndarray]
 
 
-def new_model(dataset: Dataset, options: Options, staged: Path) -> Start:
-    """A model of `options.size` with a tokenizer that is learned from the rows, written to `staged`."""
+def new_model(dataset: Dataset, options: Options, augmentation: tuple[str, ...], staged: Path) -> Start:
+    """A model of `options.size` with a tokenizer that is learned from the rows, as given and varied by `augmentation`,
+    written to `staged`."""
     size = SIZES[options.size]
     special = {role: ROLES[role] for role in ("cls", "sep", "mask")}
     template = PromptTemplate(laya_template(**special), **special)
-    tokenizer = learn_tokenizer(_texts(dataset, template), options.vocab_size or size.vocab_size)
+    tokenizer = learn_tokenizer(
+        _texts(dataset, template, augmentation, options.seed), options.vocab_size or size.vocab_size
+    )
     ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     write_json(staged / TOKENIZER / "tokenizer.json", tokenizer)
     write_json(staged / TOKENIZER / "tokenizer_config.json", tokenizer_config(8192))
@@ -133,8 +137,9 @@ def _smallest(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16) if _fits_float16(values) else values
 
 
-def _texts(dataset: Dataset, template: PromptTemplate) -> Iterator[str]:
-    """What the tokenizer is learned from: the parts of every sequence, for a sample of the states."""
+def _texts(dataset: Dataset, template: PromptTemplate, augmentation: tuple[str, ...], seed: int) -> Iterator[str]:
+    """What the tokenizer is learned from: the parts of every sequence, for a sample of the states, as given and, where
+    training varies them, once more in other words."""
     asked = [texts_of(question, template) for question in dataset.questions]
     stride = -(-len(dataset.states) // _TOKENIZER_STATES)
     chosen = range(0, len(dataset.states), stride)
@@ -142,7 +147,11 @@ def _texts(dataset: Dataset, template: PromptTemplate) -> Iterator[str]:
     for example in dataset.examples:
         if example.state % stride == 0:
             counts[example.question] += 1
-    states = (template.state(dataset.states[i].text) for i in chosen)
+    given = [dataset.states[i] for i in chosen]
+    texts = [state.text for state in given]
+    if set(augmentation) - {"options"}:
+        texts += [varied(state, augmentation, draw_of(state, 0, seed)) for state in given]
+    states = (template.state(text) for text in texts)
     # a question that no state of the sample is asked about is there, too
     asked_texts = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)
     return chain(states, asked_texts)

@@ -25,14 +25,16 @@ from ..schema import QUESTION_TYPES
 from .directory import alone_in, snapshot_of
 from .encoding import Encoded, builder_of, encode, example_weights, held_out_states
 from .judging import by_question, reports_of, temperatures_of
-from .options import Options, UnfinishedError, check_whole
+from .options import Options, UnfinishedError, augmentations, check_whole
 from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
 from .rows import Dataset, gather, read_rows
+from .variants import applicable, draw_of, varied
 from .writing import (
     AGENT,
     ENCODER,
     SCRATCH,
     TOKENIZER,
+    TRAINING,
     WEIGHTS,
     check_place,
     place,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 _FORMAT = 2
 
 _WEIGHT_DECAY, _WARMUP = 0.05, 0.05
+# texts that a state is learned by, its own among them
+_MOST_VIEWS = 16
 
 ProgressCall = Callable[[str, int, int], None]
 
@@ -77,6 +81,7 @@ def train_rows(
     seed: int = 0,
     threads: int | None = None,
     init: str | os.PathLike[str] | None = None,
+    augment: bool | str | Iterable[str] = True,
     resume: bool = True,
     force: bool = False,
     progress: ProgressCall | None = None,
@@ -98,6 +103,9 @@ def train_rows(
         seed: same seed, rows and options: same bytes, for any number of threads, on one machine and version of torch.
         threads: default the CPUs that the process may use.
         init: a checkpoint directory to start from: its weights, sizes and tokenizer.
+        augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
+            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0) and "spaces"
+            (in string states); True for all, False for none.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
         progress: called with what is being done, steps done, and steps in all.
@@ -113,7 +121,7 @@ def train_rows(
     """
     options = Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
-        None if init is None else checked_path(init, "a directory"),
+        None if init is None else checked_path(init, "a directory"), augmentations(augment),
     )  # fmt: skip
     options.check()
     check_whole("threads", threads, 1, 256)
@@ -147,6 +155,7 @@ def train(
     seed: int = 0,
     threads: int | None = None,
     init: str | os.PathLike[str] | None = None,
+    augment: bool | str | Iterable[str] = True,
     resume: bool = True,
     force: bool = False,
     progress: ProgressCall | None = None,
@@ -169,6 +178,9 @@ def train(
         seed: same seed, rows and options: same bytes, for any number of threads, on one machine and version of torch.
         threads: default the CPUs that the process may use.
         init: a checkpoint directory to start from: its weights, sizes and tokenizer.
+        augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
+            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0) and "spaces"
+            (in string states); True for all, False for none.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
         progress: called with what is being done, steps done, and steps in all.
@@ -191,6 +203,7 @@ def train(
         seed=seed,
         threads=threads,
         init=init,
+        augment=augment,
         resume=resume,
         force=force,
         progress=progress,
@@ -202,6 +215,7 @@ class _Training:
         self.dataset, self.out, self.options = dataset, out, options
         self.threads, self.progress = threads, progress
         self.staged = out / SCRATCH / "checkpoint"
+        self.augmentation = applicable(options.augment, dataset)
         self.warnings: list[str] = []
 
     def run(self, resume: bool, force: bool) -> Report:
@@ -212,7 +226,7 @@ class _Training:
         (self.staged / ENCODER).mkdir()
         start = self._start()
         builder, pad = builder_of(self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len)
-        encoded = encode(self.dataset, builder, pad, start.max_len)
+        encoded = encode(self.dataset, builder, pad, start.max_len, self._views(held_back))
         self._look_at(encoded)
         is_held = held_back[encoded.state]
         learned, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
@@ -247,7 +261,23 @@ class _Training:
         if self.options.init is not None:
             return from_checkpoint(self.options.init, self.options, self.staged)
         self.progress("learning a tokenizer", 0, 1)
-        return new_model(self.dataset, self.options, self.staged)
+        return new_model(self.dataset, self.options, self.augmentation, self.staged)
+
+    def _views(self, held_back: np.ndarray) -> Callable[[int], list[str]] | None:
+        """Further texts of each state that is learned from. held_back: bool [n_states]."""
+        states, options = self.dataset.states, self.options
+        kinds = set(self.augmentation) - {"options"}
+        n_learned = sum(not held_back[example.state] for example in self.dataset.examples)
+        n_views = min(_MOST_VIEWS, options.passes_over(n_learned)) - 1
+        if not kinds or n_views < 1:
+            return None
+
+        def texts(number: int) -> list[str]:
+            if held_back[number]:
+                return [states[number].text] * n_views
+            return [varied(states[number], kinds, draw_of(states[number], i, options.seed)) for i in range(n_views)]
+
+        return texts
 
     def _look_at(self, encoded: Encoded) -> None:
         """Note what the rows make a model learn that nobody may have wanted."""
@@ -270,8 +300,9 @@ class _Training:
     def _plan(self, n: int) -> Plan:
         options = self.options
         return Plan(
-            options.steps_for(n), options.batch_size_for(n), options.highest_lr, _WARMUP, _WEIGHT_DECAY, options.seed
-        )
+            options.steps_for(n), options.batch_size_for(n), options.highest_lr, _WARMUP, _WEIGHT_DECAY, options.seed,
+            self.augmentation,
+        )  # fmt: skip
 
     def _fingerprint(self, encoded: Encoded, plan: Plan, start: Start) -> str:
         """Of everything that the result depends on."""
@@ -286,6 +317,8 @@ class _Training:
             digest.update(name.encode() + values.numpy().tobytes())
         for state in self.dataset.states:
             digest.update(repr(state).encode())
+        # of the states' further views
+        digest.update(encoded.ids.tobytes() + encoded.begins.tobytes())
         digest.update(repr([(prefix.ids, prefix.markers) for prefix in encoded.prefixes]).encode())
         for array in (encoded.state, encoded.question, encoded.weights):
             digest.update(array.tobytes())
@@ -321,12 +354,14 @@ class _Training:
         n_held_back: int,
         n_learned: int,
     ) -> Report:
-        agent = start.agent | {
+        agent = {key: value for key, value in start.agent.items() if key != TRAINING} | {
             "max_len": start.max_len,
             "head_max_len": start.head_max_len,
             "temperature": [temperatures[kind] for kind in QUESTION_TYPES],
             "temperature_by_options": {name: value for name, value in temperatures.items() if ":" in name},
         }
+        if self.augmentation:
+            agent[TRAINING] = {"augmentation": list(self.augmentation)}
         losses = fit.standing.losses or [math.nan]
         last = losses[-min(100, max(1, len(losses) // 10)) :]
         report = Report(
@@ -345,6 +380,7 @@ class _Training:
             seconds=round(fit.standing.seconds, 1),
             threads=self.threads,
             torch=torch.__version__,
+            augmentation=list(self.augmentation),
             temperatures=temperatures,
             questions=questions,
             warnings=self.warnings,

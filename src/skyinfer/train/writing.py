@@ -23,6 +23,8 @@ from ..files.whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
 
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
+# the entry of AGENT that says how a model was trained; no other runtime reads it
+TRAINING = "training"
 # what an unfinished training keeps in its output directory
 SCRATCH = "training"
 # where an older checkpoint is moved to piece by piece, and the name of that once it holds all of it

@@ -18,6 +18,9 @@ from ..limits import MAX_BLOCKS
 from ..temperatures import BUCKETS, as_number, clamped
 from .encoder import EncoderSizes, read_encoder
 
+# GGUF has no empty arrays, so this is text
+AUGMENTATION_KEY = "skyinfer.training.augmentation"
+
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
 
@@ -99,7 +102,20 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
     for temperature, value in _temperatures(agent):
         metadata[TEMPERATURE_KEY + temperature] = value
         origins[TEMPERATURE_KEY + temperature] = f"{agent.path}: temperature"
+    augmentation = _augmentation(agent)
+    if augmentation is not None:
+        metadata[AUGMENTATION_KEY] = augmentation
     return Configuration(metadata, origins)
+
+
+def _augmentation(agent: JsonFile) -> str | None:
+    """What `skyinfer train` notes of how examples were varied, such as "options, keys"; None where it notes nothing. No
+    other runtime reads it."""
+    training = agent.content.get("training")
+    names = training.get("augmentation") if isinstance(training, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        return None
+    return ", ".join(names) or None
 
 
 def _window(sizes: EncoderSizes, n_decision_blocks: int) -> tuple[int, int | list[bool]]:
