@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -22,3 +23,9 @@ def need(*programs: str) -> None:
     if os.environ.get("CI") and machine == ("Linux", "x86_64") and not excused:
         pytest.fail(f"in CI this test must run, and there is no {', '.join(missing)}")
     pytest.skip(f"needs {', '.join(missing)}")
+
+
+def need_package(name: str) -> None:
+    """Skip the test that calls this where a package is missing, which .ci/run and the workflow install."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"needs the package {name}")

@@ -3,7 +3,8 @@
     import skyinfer
 
     model = skyinfer.load("model.gguf")
-    model.decide("the sky is grey", {"rain": {"type": "noul", "instructions": "Will it rain?"}})
+    response = model.decide("the sky is grey", {"rain": {"type": "noul", "instructions": "Will it rain?"}})
+    print(skyinfer.noul_answer(response, "rain")["noul"])
 
 Importing this package imports neither gguf, tokenizers nor jinja2: they come with the first model.
 """
@@ -19,39 +20,68 @@ if TYPE_CHECKING:
     from .compiled import CompiledQuestions
     from .files.conversion import convert
     from .model import Model, info, load
+    from .schema import (
+        Answer,
+        ChoiceAnswer,
+        ChoiceQuestion,
+        NoulAnswer,
+        NoulQuestion,
+        Questions,
+        Request,
+        Response,
+        ScoreAnswer,
+        ScoreQuestion,
+        choice_answer,
+        noul_answer,
+        score_answer,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "ChoiceAnswer",
+    "ChoiceQuestion",
     "CompiledQuestions",
     "FormatError",
     "HubError",
     "IsaError",
     "Model",
+    "NoulAnswer",
+    "NoulQuestion",
+    "Questions",
+    "Request",
     "RequestError",
+    "Response",
+    "ScoreAnswer",
+    "ScoreQuestion",
     "SkyinferError",
     "__version__",
+    "choice_answer",
     "convert",
     "info",
     "load",
+    "noul_answer",
+    "score_answer",
 ]
 
-_ROOMS = {
+# where names of `__all__` are that are not in schema.py
+_MODULES = {
     "CompiledQuestions": "compiled",
     "Model": "model",
-    "load": "model",
-    "info": "model",
     "convert": "files.conversion",
+    "info": "model",
+    "load": "model",
 }
 
 
 if not TYPE_CHECKING:  # a type checker would take it for a licence to any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _ROOMS:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
+        return getattr(importlib.import_module(f".{_MODULES.get(name, 'schema')}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(__all__)

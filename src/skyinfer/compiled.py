@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -250,7 +250,9 @@ class QuestionCache:
             RequestError: they cannot be asked.
         """
         try:
-            key = marshal.dumps(questions, 2)  # version 2 writes no references, so equal values have equal bytes
+            key = marshal.dumps(
+                cast(Any, questions), 2
+            )  # version 2 writes no references, so equal values have equal bytes
         except ValueError:
             return compile_questions(self._engine, questions)
         with self._lock:

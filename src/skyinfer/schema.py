@@ -8,14 +8,15 @@ text/sequence.py, numbers to runtime/answers.py.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, Union
 
 from .errors import RequestError
 from .values import kind, name, python_scalar, render, short
 
-JSON = Union[None, bool, int, float, str, "list[JSON]", "dict[str, JSON]"]
+# Lists and dicts when it is asked; here a Sequence, since to a type checker a list[str] is no list[JSON].
+JSON = Union[None, bool, int, float, str, "Sequence[JSON]", "Mapping[str, JSON]"]
 Label = str | int | float
 QuestionType = Literal["choice", "score", "noul"]
 # Also the row of the type embedding.
@@ -33,7 +34,7 @@ class ChoiceQuestion(_OptionOrder):
 
     type: Literal["choice"]
     instructions: JSON
-    criteria: dict[str, JSON] | list[Label]
+    criteria: Mapping[str, JSON] | Sequence[Label]
 
 
 class ScoreQuestion(_OptionOrder):
@@ -41,12 +42,12 @@ class ScoreQuestion(_OptionOrder):
 
     type: Literal["score"]
     instructions: JSON
-    criteria: list[JSON]
+    criteria: Sequence[JSON]
 
 
 class _NoulWords(TypedDict, total=False):
-    criteria: dict[str, JSON] | None  # descriptions of "true" and "false", either or both
-    labels: dict[str, str] | None  # the two words the model reads instead of "true" and "false"
+    criteria: Mapping[str, JSON] | None  # descriptions of "true" and "false", either or both
+    labels: Mapping[str, str] | None  # the two words the model reads instead of "true" and "false"
 
 
 class NoulQuestion(_NoulWords, _OptionOrder):
@@ -56,7 +57,8 @@ class NoulQuestion(_NoulWords, _OptionOrder):
     instructions: JSON
 
 
-Questions = dict[str, ChoiceQuestion | ScoreQuestion | NoulQuestion]
+# by id
+Questions = Mapping[str, ChoiceQuestion | ScoreQuestion | NoulQuestion]
 
 
 class _Model(TypedDict, total=False):
@@ -131,9 +133,44 @@ class _Micros(TypedDict, total=False):
 
 
 class Response(_Micros):
+    """What comes back: a plain dict that JSON can hold."""
+
     model: str
-    answers: dict[Any, Answer]
+    answers: dict[str, Answer]
     usage: Usage
+
+
+def choice_answer(response: Response, question_id: str) -> ChoiceAnswer:
+    """``response["answers"][question_id]``, for a choice: the same dict, with its fields known to type checkers.
+
+    Raises:
+        KeyError: no question has this id.
+        TypeError: the question is not a choice.
+    """
+    answer = response["answers"][question_id]
+    if answer["type"] != "choice":
+        raise _other_type(question_id, answer, "choice")
+    return answer
+
+
+def score_answer(response: Response, question_id: str) -> ScoreAnswer:
+    """As `choice_answer`, for a score."""
+    answer = response["answers"][question_id]
+    if answer["type"] != "score":
+        raise _other_type(question_id, answer, "score")
+    return answer
+
+
+def noul_answer(response: Response, question_id: str) -> NoulAnswer:
+    """As `choice_answer`, for a noul."""
+    answer = response["answers"][question_id]
+    if answer["type"] != "noul":
+        raise _other_type(question_id, answer, "noul")
+    return answer
+
+
+def _other_type(question_id: str, answer: Answer, wanted: QuestionType) -> TypeError:
+    return TypeError(f"the answer to {question_id!r} is that of a {answer['type']}, not of a {wanted}")
 
 
 # ------------------------------------------------------------------------------- parsed questions

@@ -9,8 +9,7 @@ The rules and the pilot are in C (csrc/games/flappy.h, which has the units). Not
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..schema import Questions
 from ._flappy import (
     DRONE_HEIGHT,
     DRONE_LENGTH,
@@ -44,7 +43,7 @@ DIFFICULTIES = difficulties()
 # the levels of the question `margin`, by what Flappy.margin() gives
 MARGINS = ("none", "tight", "comfortable")
 
-QUESTIONS: dict[str, Any] = {
+QUESTIONS: Questions = {
     "action": {
         "type": "choice",
         "instructions": "Which input keeps the drone flying through the next gap?",
