@@ -99,7 +99,12 @@ def serving(
     options.setdefault("log", "none")
     chosen = Options(models=models, limits=limits or Limits(), **options)
     with bind("127.0.0.1", 0) as bound:
-        catalog = Catalog.load(models, threads=chosen.threads, temperature_clamp=chosen.temperature_clamp)
+        catalog = Catalog.load(
+            models,
+            threads=chosen.threads,
+            temperature_clamp=chosen.temperature_clamp,
+            strict=chosen.strict_models,
+        )
         app = Application(catalog, chosen)
         server = make_server(app, bound)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

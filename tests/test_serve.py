@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import skyinfer
 from skyinfer.errors import SkyinferError
 from skyinfer.serve import scheduling
 from skyinfer.serve.catalog import Catalog
+from skyinfer.serve.options import Limits
 
 KEY = "a-key-of-32-characters-0123456789"
 MANY = {f"Queue {i:03d}": f"case {i}" for i in range(255)}
@@ -207,13 +209,56 @@ def test_a_body_that_is_not_small_is_read_off_the_loop(client: Client, model: sk
 # ---- models
 
 
-@pytest.mark.parametrize("name", [None, "jev-latest", "painted"])
+# what public clients send unless their user sets a name: TypeSafe's SDKs, OpenRouter, Vercel, clients of laya-serve
+CLIENTS_NAMES = [
+    "jev-latest", "jev-preview", "jev-1", "jev-1.13", "jev-1.13.0", "Jev", "typesafe/jev-1.13-20260917",
+    "~typesafe/jev-latest", "typesafe-ai/jev", "jev:latest", "laya", "Laya", "laya-multilingual",
+    "laya-typed-decisions", "convaiinnovations/laya", "laya:convaiinnovations/laya", "laya-rl-agent", "english",
+    "multilingual",
+    "typed-decisions", "default", "auto",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [None, "painted", *CLIENTS_NAMES])
 def test_names_of_the_model(client: Client, name: str | None) -> None:
     assert client.post({**DRONE, "model": name}).json["model"] == "painted"
 
 
+def test_names_that_clients_send_can_be_refused() -> None:
+    with serving(strict_models=True) as running, running.client() as client:
+        for name in CLIENTS_NAMES:
+            answer = client.post({**DRONE, "model": name})
+            assert answer.status == 404
+            assert "painted" in answer.json["detail"]["message"]
+        for known in (None, "painted"):
+            assert client.post({**DRONE, "model": known}).json["model"] == "painted"
+        assert client.get("/v1/models").json["data"][0]["aliases"] == []
+    with serving((f"laya={PAINTED}",), strict_models=True) as running, running.client() as client:
+        assert client.post({**DRONE, "model": "laya"}).status == 200
+
+
+def test_a_batch_that_is_too_large_tells_how_many_states_fit() -> None:
+    limits = Limits(tokens=1000)
+    with serving(limits=limits) as running, running.client() as client:
+        batch = {"states": [f"{i} up 9 dn 7" for i in range(50)], "questions": {"q": NOUL}}
+        answer = client.post(batch, "/v1/systemone/batch")
+        assert answer.status == 413
+        (fit,) = re.findall(r"the first (\d+) states fit", answer.json["detail"]["message"])
+        assert client.post({**batch, "states": batch["states"][: int(fit)]}, "/v1/systemone/batch").status == 200
+        assert client.post({**batch, "states": batch["states"][: int(fit) + 1]}, "/v1/systemone/batch").status == 413
+        questions = {f"q{i}": NOUL for i in range(100)}
+        for body, path in [
+            ({"state": "x", "questions": questions}, "/v1/systemone"),
+            ({"states": ["x"], "questions": questions}, "/v1/systemone/batch"),
+        ]:
+            answer = client.post(body, path)
+            assert answer.status == 413
+            assert "fewer" in answer.json["detail"]["message"]
+
+
 def test_a_path_is_no_name(client: Client) -> None:
-    for name in [str(PAINTED), "examples/painted", "../painted", "/etc/passwd", "", "Painted"]:
+    names = [str(PAINTED), "examples/painted", "../painted", "/etc/passwd", "", "Painted", "gpt-5", "jevons", "../laya"]
+    for name in [*names, "laya/../../etc", "~/laya", "./jev", "jev\n", "jev-" + "x" * 300, "LAYA\0"]:
         answer = client.post({**DRONE, "model": name})
         assert answer.status == 404
         assert answer.json["detail"]["error_type"] == "not_found_error"
@@ -227,7 +272,11 @@ def test_several_models_by_name(model: skyinfer.Model) -> None:
             response = client.post({**DRONE, "model": name}).json
             assert response["model"] == answers_as
             assert response["answers"] == model.decide(DRONE["state"], DRONE["questions"])["answers"]
-        assert client.post({**DRONE, "model": "second"}).json["detail"]["message"].endswith("there are first, painted")
+        for unknown in ("second", "jev-1.13.0", "laya", "default"):
+            answer = client.post({**DRONE, "model": unknown})
+            assert answer.status == 404
+            assert answer.json["detail"]["message"].endswith("there are first, painted")
+        assert client.post({**DRONE, "model": "jev-latest"}).json["model"] == "first"
         listed = client.get("/v1/models").json
         assert (
             [one["name"] for one in listed["models"]] == [one["id"] for one in listed["data"]] == ["first", "painted"]

@@ -208,7 +208,7 @@ def test_limits_of_a_request(expected: dict[str, Any]) -> None:
             ({"state": "word " * 200, "questions": DRONE["questions"]}, "/v1/systemone"),
             ({"states": ["word " * 100] * 2, "questions": {"q": NOUL}}, "/v1/systemone/batch"),
         ]:
-            assert "300 tokens" in fault(client.post(body, path), 413)["message"]
+            assert "300" in fault(client.post(body, path), 413)["message"]
         assert "4000" in fault(client.post({"state": "x" * 4000, "questions": {"q": NOUL}}), 413)["message"]
         chunked = iter([b'{"state": "' + b"x" * 3000, b"x" * 3000])
         client.connection.request("POST", "/v1/systemone", chunked, encode_chunked=True)

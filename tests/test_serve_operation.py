@@ -310,12 +310,11 @@ def test_strict_length() -> None:
         assert client.post(DRONE).status == 200
         answer = client.post({"state": "word " * 500, "questions": {"q": NOUL}})
         assert answer.status == 413
-        assert (
-            "the state has 1001 tokens" in answer.json["detail"]["message"]
-            or "tokens" in answer.json["detail"]["message"]
-        )
+        assert re.search(r"the state has \d+ tokens", answer.json["detail"]["message"])
         batch = {"states": ["short", "word " * 500], "questions": {"q": NOUL}}
-        assert client.post(batch, "/v1/systemone/batch").status == 413
+        answer = client.post(batch, "/v1/systemone/batch")
+        assert answer.status == 413
+        assert answer.json["detail"]["message"].startswith("state 1 has")
 
 
 def test_limits_are_the_flags() -> None:

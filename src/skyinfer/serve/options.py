@@ -40,6 +40,7 @@ class Options(NamedTuple):
     threads: int | None = None
     temperature_clamp: bool = True
     strict_length: bool = False
+    strict_models: bool = False
     error_style: str = "typesafe"
     openapi: bool = False
     cors: tuple[str, ...] = ()
@@ -86,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--no-temperature-clamp", dest="temperature_clamp", action="store_false",
         help="take the models' raw temperatures, as llama.cpp does",
+    )  # fmt: skip
+    add(
+        "--strict-models", action="store_true",
+        help="refuse model names that are not served (404), also what clients send by default, such as jev-latest",
     )  # fmt: skip
     add("--strict-length", action="store_true", help="refuse a state that does not fit (413) and do not cut it")
     add(
@@ -140,6 +145,7 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
         threads=arguments.threads,
         temperature_clamp=arguments.temperature_clamp,
         strict_length=arguments.strict_length,
+        strict_models=arguments.strict_models,
         error_style=arguments.error_style,
         openapi=arguments.openapi,
         cors=tuple(arguments.cors),

@@ -124,7 +124,8 @@ class RequestParser:
             except RequestError as error:
                 raise invalid(("states", i, *error.loc[1:]), error.message) from None
             n_tokens += compiled.n_tokens(read[-1])
-            self._check_tokens(n_tokens)  # before the next state is tokenized, which bounds the memory
+            if n_tokens > self._limits.tokens:  # before the next state is tokenized, which bounds the memory
+                raise too_large(self._how_many_fit(i))
         return self._asked(served, compiled, read, states, is_batch=True)
 
     def _asked(
@@ -137,18 +138,22 @@ class RequestParser:
         is_batch: bool,
     ) -> ParsedRequest:
         n_tokens = sum([compiled.n_tokens(tokens) for tokens in states])
-        self._check_tokens(n_tokens)
+        most = self._limits.tokens
+        if n_tokens > most:
+            raise too_large(f"these questions take {n_tokens} tokens, more than {most}; ask fewer at once")
         if self._strict_length:
-            for tokens in states:
-                _check_whole(compiled, tokens)
+            for i, tokens in enumerate(states):
+                _check_whole(compiled, tokens, f"state {i}" if is_batch else "the state")
         kept = state if self._keep_states else None  # else it would be freed in the event loop, which may take long
         return ParsedRequest(served, compiled, states, n_tokens, kept, is_batch)
 
-    def _check_tokens(self, n_tokens: int) -> None:
-        if n_tokens > self._limits.tokens:
-            raise too_large(
-                f"the request takes more than {self._limits.tokens} tokens; send fewer or shorter states or questions"
-            )
+    def _how_many_fit(self, n_states: int) -> str:
+        """The message where the first `n_states` of a batch fit in the limit of tokens, and the next one does not."""
+        message = f"these states and questions take more than {self._limits.tokens} tokens"
+        if n_states == 0:
+            return f"{message} with the first state; ask fewer questions at once"
+        them = "the first state fits" if n_states == 1 else f"the first {n_states} states fit"
+        return f"{message}; {them}, so send at most {n_states} like them at once"
 
     def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         with self._alone(body):
@@ -285,12 +290,11 @@ def _name_labels(question: Question) -> None:
         question.options[i] = option._replace(key=name)
 
 
-def _check_whole(compiled: CompiledQuestions, tokens: StateTokens) -> None:
+def _check_whole(compiled: CompiledQuestions, tokens: StateTokens, name: str) -> None:
     found = compiled.cut(tokens)
     if found is not None:
         raise too_large(
-            f"the state has {found.state_tokens} tokens, and a question leaves room for {found.state_tokens_used}; "
-            "shorten the state"
+            f"{name} has {found.state_tokens} tokens, and there is room for {found.state_tokens_used}; shorten it"
         )
 
 

@@ -27,7 +27,12 @@ def run(options: Options) -> None:
         ) from None
     opened = bind(options.host, options.port) if options.uds is None else bound_path(options.uds, options.uds_mode)
     with opened as bound:
-        catalog = Catalog.load(options.models, threads=options.threads, temperature_clamp=options.temperature_clamp)
+        catalog = Catalog.load(
+            options.models,
+            threads=options.threads,
+            temperature_clamp=options.temperature_clamp,
+            strict=options.strict_models,
+        )
         app = Application(catalog, options)
         # what exists now stays: garbage collections need not visit it, which would delay answers
         gc.collect()
