@@ -1,7 +1,7 @@
 """Builds the C core: one list of plain sources, one row of flags for each instruction set. And the game, a plain file.
 
 setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and
-adds the object. Everything declarative is in pyproject.toml.
+adds the object. Everything declarative is in pyproject.toml, but for README.md, whose links have to be changed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,24 @@ HEADERS = [
     if name.endswith(".h")
 ]
 
+
+def long_description() -> str:
+    """README.md as it is shown outside the repository: links to files are to those of this version there."""
+    texts = {}
+    for path in ("README.md", "pyproject.toml", "src/skyinfer/__init__.py"):
+        with open(path, encoding="utf-8") as file:
+            texts[path] = file.read()
+    repository = re.search(r'^Repository = "(.*)"$', texts["pyproject.toml"], re.MULTILINE)
+    version = re.search(r'^__version__ = "(.*)"$', texts["src/skyinfer/__init__.py"], re.MULTILINE)
+    assert repository
+    assert version
+    files = f"{repository[1]}/blob/v{version[1]}"
+    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", rf"]({files}/\1)", texts["README.md"])
+
+
 setup(
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             CORE,

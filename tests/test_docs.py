@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 from pathlib import Path
@@ -77,3 +78,30 @@ def test_the_row_that_is_shown_is_one() -> None:
 def test_links_lead_somewhere(file: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / file).read_text("utf-8")):
         assert (ROOT / file).parent.joinpath(target).exists(), target
+
+
+def test_links_of_the_package_lead_to_its_repository() -> None:
+    """What a package index shows has no files beside it."""
+    metadata = importlib.metadata.metadata("skyinfer")
+    urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL") or [])
+    assert {"Repository", "Documentation", "Issues"} <= set(urls)
+    description = metadata.get_payload()
+    assert isinstance(description, str)
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", description)
+    files = f"{urls['Repository']}/blob/v{skyinfer.__version__}/"
+    assert len(links) > 10
+    for link in links:
+        assert link.startswith("https://"), link
+        assert not link.startswith(files) or (ROOT / link.removeprefix(files)).exists(), link
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/training.md", "docs/s1-pico.md", "examples/traffic_light.py"])
+def test_what_is_to_be_installed_can_be(file: str) -> None:
+    """There is no skyinfer on a package index yet, so an extra is one of this checkout, and one that it has."""
+    extras = set(importlib.metadata.metadata("skyinfer").get_all("Provides-Extra") or [])
+    asked = re.findall(r"pip install (?:-\S+ )*'?([^\s`']+)", (ROOT / file).read_text("utf-8"))
+    assert asked
+    for what in asked:
+        found = re.fullmatch(r"\.(?:\[(.*)\])?|skyinfer-.*\.whl\[(.*)\]", what)
+        assert found, what
+        assert set((found[1] or found[2] or "serve").split(",")) <= extras
