@@ -1,4 +1,4 @@
-/* Flappy Drone: a drone that falls, an input that throws it up, and gaps to fly through.
+/* Flappy Drone: a drone that falls, an input that thrusts it upwards, and gaps in walls to fly through.
  *
  * Purpose   The rules, the text that a model reads, a look-ahead pilot, and the truth about crashes. No drawing, no clock.
  * Units     Lengths are in units of a world that is 64 high; inside they are counted in sixteenths of a unit ("ticks").
@@ -20,7 +20,7 @@ extern "C" {
 
 enum {
     SKY_FLAPPY_TICKS = 16,        /* in a unit */
-    SKY_FLAPPY_HEIGHT = 64,       /* units from the floor to the ceiling; both are deadly */
+    SKY_FLAPPY_HEIGHT = 64,       /* units from the floor to the ceiling; touching either ends the game */
     SKY_FLAPPY_DRONE_HEIGHT = 2,  /* units */
     SKY_FLAPPY_DRONE_LENGTH = 3,  /* units */
     SKY_FLAPPY_WALL_LENGTH = 8,   /* units: how deep a wall with a gap in it is */
@@ -83,7 +83,7 @@ int sky_flappy_margin(const sky_flappy *game);
 /* What the best flight found after an input looks like. Where one crashes, it ends earlier than that of the other input. */
 typedef struct {
     int32_t n_steps; /* survived, of as many as were looked ahead */
-    int32_t cost;    /* summed over those steps: for coming close to what is deadly, and a little for leaving the middle */
+    int32_t cost;    /* summed over those steps: for coming close to an edge, and a little for leaving the middle */
 } sky_flappy_prospect;
 
 /* The best flights after holding glide ([0]) or thrust ([1]) for a moment: a search over copies of the game, each flown by

@@ -1,7 +1,8 @@
-"""Games whose rules are in C, what flies them, and the making of the model that comes with skyinfer.
+"""Flappy Drone, a game whose rules are in C; pilots for it; and what makes the model that comes with skyinfer.
 
-flappy     Flappy Drone, and the questions that a model is asked about it
-pilots     who decides: the look-ahead teacher, chance, or a model
+flappy     the game, and the questions that a model is asked about it
+pilots     what gives the input: the look-ahead teacher, random numbers, or a model
 play       the terminal that `skyinfer play` shows (extra `skyinfer[play]`), and its table without one
-s1_pico    data, training and judging of s1-pico (extra `skyinfer[train]`)
+judging    how well a model plays
+s1_pico    data and training of s1-pico (extra `skyinfer[train]`)
 """

@@ -68,7 +68,7 @@ def difficulties() -> tuple[str, ...]:
 cdef class Flappy:
     """A game of Flappy Drone. One thread at a time may step it.
 
-    A seed and the inputs determine a game, to the last bit on every machine.
+    A game depends on its seed and inputs alone, and is the same on every machine.
 
     Args:
         seed: at least 0 and below 2**64.
@@ -105,10 +105,10 @@ cdef class Flappy:
         return self.copy()
 
     def __reduce__(self):
-        raise TypeError("a Flappy cannot be pickled; its seed and the inputs so far make it again")
+        raise TypeError("a Flappy cannot be pickled; make it again from its seed and inputs")
 
     def step(self, bint thrust) -> bool:
-        """One sixtieth of a second, with a thrust or gliding. Gives `alive`; a game that is over stays as it is."""
+        """One sixtieth of a second, with a thrust or gliding. Returns `alive`; a game that is over does not change."""
         return bool(sky_flappy_step(&self.game, thrust))
 
     def state_text(self) -> str:
@@ -142,7 +142,7 @@ cdef class Flappy:
         return (found[0].n_steps, found[0].cost), (found[1].n_steps, found[1].cost)
 
     def copy(self) -> Flappy:
-        """The same game once more, which then goes its own way."""
+        """An independent copy of the game."""
         cdef Flappy other = Flappy.__new__(Flappy)
         other.game = self.game
         return other

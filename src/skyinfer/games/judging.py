@@ -1,6 +1,6 @@
-"""How well a model plays Flappy Drone: its flights beside the teacher's and chance's, and its answers beside the truth.
+"""How well a model plays Flappy Drone: its flights and those of other pilots, and its answers against the truth.
 
-What is asked of the model that comes with skyinfer is in `REQUIRED`.
+`REQUIRED` has what the model that comes with skyinfer must reach.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def flights(pilot_for: Callable[[int], Pilot], n: int, frames: int, difficulty: 
 
 
 def model_pilots(model: Model) -> Callable[[int], Pilot]:
-    """A pilot for each thread, all with one memory."""
+    """A pilot for each thread, all with the same known answers."""
     memory: dict[str, bool] = {}
     own = threading.local()
 
@@ -103,7 +103,7 @@ def judge_states(model: Model, seen: Collection[str], n: int) -> dict[str, Any]:
 def judge(
     model: Model, seen: Collection[str], n_flights: int, frames: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Everything, at the hardest setting, and whether it is what is required."""
+    """All scores, with flights at the highest difficulty, and whether they reach what is required."""
     scores = judge_states(model, seen, N_STATES)
     say(f"judged {scores['states']:,} states")
     hardest = DIFFICULTIES[-1]

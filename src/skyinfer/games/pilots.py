@@ -1,4 +1,4 @@
-"""Who decides in Flappy Drone: the look-ahead teacher, chance, or a model. And whole flights of them."""
+"""Pilots of Flappy Drone: the look-ahead teacher, random numbers, or a model give the input; and whole flights."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _LONGEST = 25 * FRAMES_PER_SECOND
 
 
 class Pilot(Protocol):
-    """Decides in one game at a time."""
+    """Gives the inputs of one game at a time."""
 
     def thrust(self, game: Flappy) -> bool:
         """The input of the frame to come. Leaves the game as it is."""
 
 
 class TeacherPilot:
-    """The search in the game's core."""
+    """The search in the game's C code."""
 
     def thrust(self, game: Flappy) -> bool:
         return game.teacher()
 
 
 class RandomPilot:
-    """Thrusts in every other frame, by chance."""
+    """Thrusts in each frame with probability 1/2."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -62,7 +62,7 @@ class ModelPilot:
 class RememberingPilot:
     """Asks a model for the input alone, and about each text once: for millions of frames, of which many repeat.
 
-    Several in as many threads may share one memory.
+    `memory` has the input for each text; pilots in several threads may share it.
     """
 
     def __init__(self, model: Model, memory: dict[str, bool]) -> None:
@@ -92,10 +92,10 @@ def fly(pilot: Pilot, game: Flappy, frames: int) -> Flight:
 
 
 def disturbed(pilot: Pilot, game: Flappy, rng: random.Random) -> Iterator[Flappy]:
-    """The game in every frame of a flight in which chance now and then takes the controls, until it crashes."""
+    """The game in every frame of a flight in which random inputs replace the pilot's now and then, until it crashes."""
     slips = rng.choice((0.0, 0.0, 0.01, 0.02, 0.05))
     bursts = rng.choice((0.0, 0.004, 0.004, 0.01))
-    if rng.random() < 0.25:  # a drunken flight
+    if rng.random() < 0.25:  # mostly random inputs
         slips = rng.random()
     burst, p_thrust = 0, 0.0
     while game.alive and game.frame < _LONGEST:

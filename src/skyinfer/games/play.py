@@ -1,7 +1,7 @@
 """`skyinfer play`: a pilot flies Flappy Drone, in a terminal at 60 frames a second, or without one as fast as it can.
 
-All questions are decided in every frame. A frame is missed where it was not over when the next one was due: in the
-terminal by the clock, headless where the decision alone took longer than a frame. Drawing is screen.py's.
+Every frame asks all questions. A frame is missed where its work ends after the next one is due: in the terminal by the
+clock, headless where the decision alone takes longer than a frame. The picture is made in screen.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BURST = 5
 # Frames between a crash and the next flight, between two looks at the latencies of the last so many frames, and between
 # two lines on a terminal that cannot move its cursor. Where frames are late, every so many-th is drawn.
 _PAUSE, _LOOK, _WINDOW, _LINE, _UNDRAWN = 2 * FRAMES_PER_SECOND, 15, 60 * FRAMES_PER_SECOND, 30, 6
-# Seconds behind the clock from which it is set anew: the process was stopped, or the machine slept.
+# Seconds behind the clock from which the clock is set again: the process was stopped, or the machine suspended.
 _LOST = 0.5
 
 # any value but an empty one asks for no colours (no-color.org)
@@ -55,7 +55,7 @@ _KEYS = {
 
 
 class Episode(NamedTuple):
-    """A flight that is over, or was broken off.
+    """A flight that has ended, or was ended by a key.
 
     ending: "crashed", "time" or "broken off". latencies: seconds of each decision. danger: the model's probability and
     the truth in each frame; empty for other pilots.
@@ -72,7 +72,7 @@ class Episode(NamedTuple):
 
 
 class Log:
-    """What a flight leaves behind, frame by frame."""
+    """What is recorded of a flight in each frame."""
 
     def __init__(self) -> None:
         self.latencies = array("d")
@@ -81,7 +81,7 @@ class Log:
         self.missed = 0
 
     def decide(self, pilot: Pilot, game: Flappy) -> bool:
-        """The pilot's input, timed; and beside the model's danger the truth."""
+        """The pilot's input, with the time it takes; and of a model its probability of danger and the truth."""
         begin = time.perf_counter()
         thrust = pilot.thrust(game)
         self.latencies.append(time.perf_counter() - begin)
@@ -96,7 +96,7 @@ class Log:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """No garbage collection within: what is there now is never looked at again, and a frame makes no cycles."""
+    """No garbage collection inside: a frame makes no reference cycles, and the objects that exist now are not scanned."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -225,7 +225,7 @@ def open_terminal() -> Terminal:
     """The terminal of stdout and stdin.
 
     Raises:
-        SkyinferError: they are none, or blessed is not installed.
+        SkyinferError: one of them is not a terminal, or blessed is not installed.
     """
     for stream, name in ((sys.stdout, "standard output"), (sys.stdin, "standard input")):
         if stream is None or not stream.isatty():
@@ -280,7 +280,7 @@ class Show:
         self._told: tuple[str | None, int, int] | None = None
 
     def run(self) -> list[Episode]:
-        """Fly until the person quits or the episodes are over; gives what was flown."""
+        """Fly until the user quits or the episodes are over. Returns the flights."""
         with _stops_noticed(self._stop), ExitStack() as modes:
             self._modes = modes
             self._enter()
@@ -300,7 +300,7 @@ class Show:
         self._stopped = True
 
     def _suspend(self) -> None:
-        """Give the terminal back as it was, stop, and take it again when the shell lets us go on."""
+        """Restore the terminal, stop the process, and set the terminal up again when the shell continues it."""
         self._stopped = False
         self._modes.close()
         sys.stdout.flush()
@@ -311,7 +311,7 @@ class Show:
     # ------------------------------------------------------------------------------------- one flight
 
     def _fly(self, seed: int) -> bool:
-        """One flight. False where the person quits."""
+        """One flight. False where the user quits."""
         pilot = make_pilot(self._name, self._model, seed)
         game, log = Flappy(seed, self._difficulty), Log()
         self._painter.new_flight()
@@ -331,7 +331,7 @@ class Show:
                     self._painter.advance(game)
                     if not game.alive or (self._frames and game.frame >= self._frames):
                         ending = "time" if game.alive else "crashed"
-                # a machine or a terminal that cannot keep up is shown some of the frames
+                # where frames are late, only some are drawn
                 undrawn = undrawn + 1 if time.perf_counter() > due else 0
                 if undrawn % _UNDRAWN == 0:
                     self._draw(game, log, self._facts(pilot, game, log, seed, thrust, ending))
@@ -347,16 +347,16 @@ class Show:
                     return key != "quit"
 
     def _wait(self, due: float) -> str | None:
-        """Take keys until the frame is over; gives "quit" or "next" where the flight is to end."""
+        """Handle keys until the frame is over. Returns "quit" or "next" where the flight is to end."""
         found = None
         if due - time.perf_counter() > FRAME / 2:
-            gc.collect(0)  # there is time, and drawing may have made a few cycles
+            gc.collect(0)  # there is time, and drawing may have made reference cycles
         while True:
             left = due - time.perf_counter()
             try:
                 key = self._terminal.inkey(timeout=max(0.0, left), esc_delay=0)
-            except UnicodeDecodeError:  # a byte that is no text, of a paste or a keyboard of another coding
-                # blessed keeps it, and would fail at every key from here on
+            except UnicodeDecodeError:  # a byte that is not text, of a paste or another keyboard encoding
+                # blessed keeps it, and would fail at every later key
                 decoder = getattr(self._terminal, "_keyboard_decoder", None)
                 if decoder is not None:
                     decoder.reset()
@@ -398,12 +398,12 @@ class Show:
         )
 
     def _draw(self, game: Flappy, log: Log, facts: Facts) -> None:
-        from .screen import LEAST_COLUMNS, LEAST_ROWS, apology, as_line
+        from .screen import LEAST_COLUMNS, LEAST_ROWS, as_line, too_small
 
         if self._moves:
             width, height = self._terminal.width, self._terminal.height
             enough = width >= LEAST_COLUMNS and height >= LEAST_ROWS
-            canvas = self._painter.paint(game, facts, width, height) if enough else apology(width, height)
+            canvas = self._painter.paint(game, facts, width, height) if enough else too_small(width, height)
             text = self._screen.text(canvas, width, height)
         else:
             told = (facts.notice, facts.seed, game.frame // _LINE)
@@ -424,7 +424,7 @@ def _can_show(text: str) -> bool:
 
 @contextmanager
 def _stops_noticed(notice: Callable[[], None]) -> Iterator[None]:
-    """Call `notice` where Ctrl-Z would stop the process at once and leave the terminal as it is."""
+    """Call `notice` on Ctrl-Z, which would stop the process at once and leave the terminal without a cursor."""
     number = getattr(signal, "SIGTSTP", None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield

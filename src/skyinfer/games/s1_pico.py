@@ -1,13 +1,13 @@
-"""Makes s1-pico, the model that comes with skyinfer: data from the teacher, training, GGUF file, and its judgement.
+"""Makes s1-pico, the model that comes with skyinfer: data from the teacher, training, GGUF file, and its scores.
 
     python -m skyinfer.games.s1_pico -o DIR
 
-The first rows are states of flights by the teacher, disturbed by chance so that it is also seen to recover and to
-crash. In every further round the model flies, the teacher labels what it met, and training goes on with all rows
+The first rows are states of flights by the teacher, with random inputs now and then, so that they have recoveries and
+crashes. In every further round the model flies, the teacher labels the states, and training continues with all rows
 (DAgger: Ross, Gordon and Bagnell 2011). A finished step that DIR holds is not done again. DIR/report.json has the
 scores.
 
-Seeds of games: training draws from 2**32 up; flights are judged on 0 to 199, states on flights from 1,000,000 on.
+Seeds of games: training uses those from 2**32 on; flights are scored on 0 to 199, states on flights from 1,000,000 on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .pilots import Pilot, RememberingPilot, TeacherPilot, disturbed
 NAME = "s1-pico"
 TRAINING_SEEDS = (1 << 32, 1 << 63)
 
-# How much less cost makes the better input e times as likely as the other: of the order of what one frame matters.
+# The difference in cost that makes the better input e times as likely as the other; one frame makes about as much.
 _PREFERENCE_COST = 100.0
 
-# Highest learning rate of a first round that is not told another.
+# Highest learning rate of the first round, by default.
 _LR = 3e-3
 
-# Of the frames of a flight one in so many becomes a row: neighbours say nearly the same.
+# The fraction of a flight's frames that become rows: frames in sequence are nearly equal.
 _KEPT = 1 / 3
 
 # Danger and margin are learned much faster than the input: they are asked about every so many-th text.
@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 
 def preference(game: Flappy) -> float:
-    """The teacher's probability of thrust: sure where one input survives longer, else by what the flights cost."""
+    """The teacher's probability of thrust: 0 or 1 where one input survives longer, else by the costs of the flights."""
     (glide_frames, glide_cost), (thrust_frames, thrust_cost) = game.prospects()
     if glide_frames != thrust_frames:
         return float(thrust_frames > glide_frames)
@@ -67,7 +67,7 @@ def preference(game: Flappy) -> float:
 
 
 class Visits:
-    """What the teacher says about the states seen, by text: many states have the same, and answers are their mean."""
+    """The teacher's answers by state text. Many states have the same text, whose answers are the means."""
 
     def __init__(self) -> None:
         self._by_text: dict[str, list[float]] = {}
@@ -121,14 +121,14 @@ def write_rows(path: Path, visits: Visits) -> None:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes the model: two of the same make the same file (on one machine, with one version of torch).
+    """What the model depends on: equal recipes make equal files (on one machine, with one version of torch).
 
     Attributes:
         seed: of everything.
         rounds: of flying and training.
         states: distinct texts of the first round; every further round adds half as many.
-        epochs: of the first round's training; the further ones go half as often over their rows.
-        lr: highest learning rate of the first round, or None for what `skyinfer train` takes; half of it later on.
+        epochs: of the first round's training; further rounds have half as many.
+        lr: highest learning rate of the first round, or None for the default; half of it in further rounds.
     """
 
     seed: int = 0
@@ -139,7 +139,7 @@ class Recipe:
 
 
 def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int], None] | None = None) -> Path:
-    """The rounds, in `out`; gives the checkpoint directory of the last.
+    """Run the rounds in `out`. Returns the checkpoint directory of the last.
 
     Raises:
         SkyinferError: `out` holds steps of another recipe.
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--states", metavar="N", type=int, default=default.states, help="of the first round")
     parser.add_argument("--epochs", metavar="N", type=float, default=default.epochs, help="of the first round")
     parser.add_argument("--lr", metavar="RATE", type=float, default=default.lr)
-    parser.add_argument("--flights", metavar="N", type=int, default=200, help="that are judged (default: 200)")
+    parser.add_argument("--flights", metavar="N", type=int, default=200, help="that are scored (default: 200)")
     parser.add_argument("--minutes", metavar="N", type=float, default=10.0, help="that a flight may last (default: 10)")
     options = parser.parse_args(argv)
     if min(options.rounds, options.states, options.flights) < 1 or options.minutes <= 0:
@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(options.out, recipe, options.flights, options.minutes, say)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; the same command continues from here", file=sys.stderr)
         return 130
     except (SkyinferError, OSError) as error:
         print(error, file=sys.stderr)

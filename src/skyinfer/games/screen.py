@@ -1,7 +1,7 @@
 """The picture of a flight in a terminal: the world in half blocks, and four lines about the model below it.
 
-Painting makes strings out of a game; what changed since the last frame is written in one go. Everything is drawn with
-cells of one column, in three grades: blocks in colour, blocks, and ASCII. Time, keys and decisions are play.py's.
+A Painter makes a canvas of a game, a Screen writes the rows that changed since the last frame, in one write. Every cell
+is one column wide; there are three styles: blocks in colour, blocks, and ASCII. Time, keys, decisions: play.py.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _COLOURS = {
 
 
 class Facts(NamedTuple):
-    """What is told beside the picture.
+    """What is written beside the picture.
 
     pilot: who flies. p_thrust, p_danger, p_margin: the model's answers, None where no model is asked.
-    decision_ms: median, p99 and max; None before the first. notice: what is put over the picture.
+    decision_ms: median, p99 and max; None before the first. notice: a text over the picture.
     """
 
     pilot: str
@@ -76,7 +76,7 @@ class Canvas:
         self.styles = [["text"] * columns for _ in range(rows)]
 
     def put(self, row: int, column: int, text: str, style: str) -> int:
-        """Write text, cut at the edges; gives the column behind it."""
+        """Write text, cut at the edges. Returns the column after it."""
         end = column + len(text)
         if 0 <= row < self.rows:
             if column < 0:
@@ -109,7 +109,7 @@ class Painter:
         self._before = None
 
     def advance(self, game: Flappy) -> None:
-        """Take note of where the drone is, once a frame."""
+        """Record where the drone is, once a frame."""
         before = game.distance if self._before is None else self._before
         # where a wall was passed the distance grew by the spacing
         self._flown += (before - game.distance) % game.spacing
@@ -156,7 +156,7 @@ class Painter:
         return round(altitude / HEIGHT * 2 * len(world))
 
     def _dots(self, canvas: Canvas, world: range) -> None:
-        """Where the drone was, every other unit."""
+        """A dot where the drone was, every other unit."""
         dot = "·" if self._blocks else "."
         last = None
         for flown, altitude in reversed(self._trail):
@@ -230,7 +230,7 @@ class Painter:
         canvas.put(row + 3, 1, facts.keys, "dim")
 
     def _bar(self, canvas: Canvas, row: int, column: int, p: float, width: int, style: str) -> int:
-        """Gives the column behind it."""
+        """Returns the column after it."""
         eighths = round(p * width * 8)
         if self._blocks:
             full, rest = divmod(eighths, 8)
@@ -246,7 +246,7 @@ def _times(ms: Mapping[str, float]) -> str:
     return f"decided in {ms['median']:.3f} ms, p99 {ms['p99']:.3f}, max {ms['max']:.2f}"
 
 
-def apology(columns: int, rows: int) -> Canvas:
+def too_small(columns: int, rows: int) -> Canvas:
     """The canvas of a terminal that is too small."""
     canvas = Canvas(columns, rows)
     for row, text in enumerate((f"{LEAST_COLUMNS} x {LEAST_ROWS} needed,", f"{columns} x {rows} is here")):
@@ -255,7 +255,7 @@ def apology(columns: int, rows: int) -> Canvas:
 
 
 def as_line(game: Flappy, facts: Facts) -> str:
-    """The picture of a terminal that cannot move its cursor."""
+    """The flight as a line, for a terminal that cannot move its cursor."""
     seconds = game.frame / FRAMES_PER_SECOND
     line = f"{seconds:6.1f} s  {game.score:4} gaps  alt {game.altitude:4.1f}  {facts.pilot} flies"
     if facts.p_thrust is not None and facts.p_danger is not None:
@@ -266,7 +266,7 @@ def as_line(game: Flappy, facts: Facts) -> str:
 
 
 class Screen:
-    """Writes canvases to a terminal: of every frame only the rows that are not as they were."""
+    """Writes canvases to a terminal: of each frame only the rows that changed."""
 
     def __init__(self, terminal: Terminal, *, colours: bool) -> None:
         self._terminal = terminal
@@ -277,13 +277,13 @@ class Screen:
                 for name, (colour, background) in _COLOURS.items()
             }
         self._normal = str(terminal.normal) if colours else ""
-        # shown at once, by terminals that know how (DEC mode 2026); others with so many colours ignore it
+        # synchronized output (DEC mode 2026): a frame is shown at once; other terminals with so many colours ignore it
         self._frame = ("\x1b[?2026h", "\x1b[?2026l") if colours and terminal.number_of_colors > 16 else ("", "")
         self._shown: list[str] = []
         self._size = (0, 0)
 
     def forget(self) -> None:
-        """The terminal shows something else now."""
+        """The terminal shows something else now, so that the next frame is written whole."""
         self._size = (0, 0)
 
     def text(self, canvas: Canvas, width: int, height: int) -> str:
