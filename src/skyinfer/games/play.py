@@ -96,7 +96,7 @@ class Log:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """No garbage collection inside: a frame makes no reference cycles, and the objects that exist now are not scanned."""
+    """No garbage collection inside: a frame makes no reference cycles, and what exists now is not scanned."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
