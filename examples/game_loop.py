@@ -1,4 +1,4 @@
-"""A compiled question set in one's own loop: a model flies a drone for a minute, deciding everything in every frame.
+"""A compiled question set in a game loop: a model flies a drone for a minute and answers all questions in every frame.
 
 python examples/game_loop.py [MODEL]        (default: s1-pico)
 """
@@ -18,7 +18,7 @@ action, danger = slice(*options["action"]), options["danger"][0] + 1  # of dange
 game = Flappy(seed=1, difficulty="easy")
 compiled.step(game.state_text())  # the first call sets up its buffers
 gc.collect()
-gc.freeze()  # what is loaded by now is never looked at again, so no frame waits for it
+gc.freeze()  # what is loaded by now is not scanned again, so no frame waits for that
 
 frames, slowest, warnings = 0, 0.0, 0
 while game.alive and frames < 60 * FRAMES_PER_SECOND:

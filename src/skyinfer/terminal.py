@@ -100,7 +100,7 @@ def _stdout() -> TextIO:
 
 
 def flush_stdout() -> None:
-    """Write out what was put, here, where a failure can still be told, and not in the interpreter's last breath.
+    """Write out what was put, here, where a failure can still be told, and not when the interpreter exits.
 
     Raises:
         OSError: as `put_line`; but a stdout that is closed has nothing to write out.
@@ -111,7 +111,7 @@ def flush_stdout() -> None:
 
 
 def abandon_stdout() -> None:
-    """Send what is left in stdout's buffer nowhere, so that the interpreter does not trip over it at exit."""
+    """Drop what is left in stdout's buffer, so that the interpreter does not fail to write it at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
