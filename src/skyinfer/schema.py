@@ -255,7 +255,7 @@ def render_state(state: Any) -> str:
         return state
     if state is None:
         raise RequestError(("state",), "must not be null; give a string, an object or a list")
-    return render(python_scalar(state), ("state",))
+    return render(state if type(state) in (dict, list) else python_scalar(state), ("state",))
 
 
 def _parse_question(key: Any, question: Any) -> Question:

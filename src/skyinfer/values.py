@@ -79,13 +79,13 @@ def render(value: Any, loc: Place, *, spell_others: bool = False) -> str:
     if isinstance(value, str):
         return value
     try:
-        return json.dumps(value, ensure_ascii=False, default=_spelled if spell_others else _scalar)
+        return (_SPELLING if spell_others else _STRICT).encode(value)
     except TypeError:  # NumPy's scalars as keys, or something that is not JSON
         pass
     except (ValueError, RecursionError) as error:
         raise _refused(error, loc) from error
     try:
-        return json.dumps(_plain(value, loc, spell_others), ensure_ascii=False)
+        return _STRICT.encode(_plain(value, loc, spell_others))
     except RequestError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -108,6 +108,10 @@ def _scalar(value: Any) -> Any:
 def _spelled(value: Any) -> Any:
     plain = python_scalar(value)
     return str(value) if plain is value else plain
+
+
+_STRICT = json.JSONEncoder(ensure_ascii=False, default=_scalar)
+_SPELLING = json.JSONEncoder(ensure_ascii=False, default=_spelled)
 
 
 def _plain(value: Any, loc: Place, spell_others: bool) -> Any:
