@@ -22,6 +22,7 @@ CORE_SOURCES = [
     "pack.c",
     "model.c",
     "plan.c",
+    "questions.c",
     "forward.c",
     "pool.c",
     "cpu.c",

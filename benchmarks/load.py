@@ -47,7 +47,7 @@ def _measure(path: str, loads: int, isa: str | None, results: Connection) -> Non
         times.append(perf_counter())
         model = skyinfer.load(path, isa=isa)
         times.append(perf_counter())
-        peak, packed = peak or _peak_bytes(), model._engine.core.n_bytes
+        peak, packed = peak or _peak_bytes(), model.engine.core.n_bytes
         del model
     taken = [end - begin for begin, end in zip(times[1::2], times[2::2], strict=True)]
     results.send((times[1] - times[0], taken[0], median(taken[1:]) if loads else float("nan"), packed, peak))

@@ -23,7 +23,7 @@ from statistics import median
 from time import perf_counter
 
 from kernel_runs import Kernels, Operation
-from requests_of import forward
+from requests_of import DRONE, forward
 
 import skyinfer
 from skyinfer.core import kernels as core_kernels
@@ -68,12 +68,13 @@ def timed(run: Callable[[], object]) -> float:
 
 def profile(path: str, seconds: float, isa: str | None) -> None:
     model = skyinfer.load(path, isa=isa, threads=1)
-    plan, batch = forward(model)
-    config, lengths, markers = model.config, [len(ids) for ids, _, _ in batch], [len(at) for _, at, _ in batch]
+    plan, asks = forward(model)
+    sequences = model.encode(DRONE["state"], DRONE["questions"]).values()
+    config, lengths, markers = model.config, [len(one.ids) for one in sequences], [one.options for one in sequences]
     tabulated = 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES
     steps = list(operations(config, tabulated, Kernels(model.isa, lengths), markers))
     least = replace(config, d_model=2 * math.lcm(config.n_heads, config.n_decision_heads), d_ff=1)
-    calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(batch)), [1] * len(batch)))
+    calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(lengths)), [1] * len(lengths)))
     n_calls, flops = Counter(step.kind for step in steps), Counter[str]()
     for step in steps:
         flops[step.kind] += step.flops
@@ -84,7 +85,7 @@ def profile(path: str, seconds: float, isa: str | None) -> None:
     end = perf_counter() + seconds
     while perf_counter() < end or len(taken["peak"]) < 3:
         peak_time = timed(lambda: core.fma_peak(peak_rounds))
-        taken["whole pass"].append(timed(lambda: plan.run(batch)))
+        taken["whole pass"].append(timed(lambda: plan.run(asks)))
         peak_time += timed(lambda: core.fma_peak(peak_rounds))
         taken["peak"].append(4 * peak_rounds * core.tile[0] * core.tile[1] / peak_time)
         spent: dict[str, float] = defaultdict(float)

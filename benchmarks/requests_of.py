@@ -14,7 +14,7 @@ from typing import Any
 
 import skyinfer
 from skyinfer.core import border
-from skyinfer.schema import QUESTION_TYPES
+from skyinfer.schema import parse_questions
 
 DRONE: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "examples" / "request.json").read_text(encoding="utf-8")
@@ -40,20 +40,17 @@ def flight(n_states: int, seed: int = 0) -> Iterator[str]:
 FLIGHT = list(flight(256))
 
 
-def forward(model: skyinfer.Model, threads: int = 1) -> tuple[border.CorePlan, list[border.BatchItem]]:
-    """A plan just large enough for the request, and its tokens: what `plan.run(batch)` takes, without text."""
-    questions = DRONE["questions"]
-    sequences = model.encode(DRONE["state"], questions)
-    batch = [
-        (sequence.ids, sequence.markers, QUESTION_TYPES.index(questions[qid]["type"]))
-        for qid, sequence in sequences.items()
-    ]
+def forward(model: skyinfer.Model, threads: int = 1) -> tuple[border.CorePlan, border.CoreAsks]:
+    """A plan just large enough for the request, and its tokens: what `plan.run(asks)` takes, without text."""
+    prepared = model.engine.prepare(parse_questions(DRONE["questions"]))
+    asks = border.CoreAsks([prepared.ask(prepared.read(DRONE["state"]))], pass_tokens=1 << 20)
+    n_tokens, n_sequences, n_markers, longest = asks.sizes
     plan = border.CorePlan(
-        model._engine.core,
-        n_tokens=sum(len(ids) for ids, _, _ in batch),
-        n_sequences=len(batch),
-        n_markers=sum(len(markers) for _, markers, _ in batch),
-        sequence_tokens=max(len(ids) for ids, _, _ in batch),
+        model.engine.core,
+        n_tokens=n_tokens,
+        n_sequences=n_sequences,
+        n_markers=n_markers,
+        sequence_tokens=longest,
         n_threads=threads,
     )
-    return plan, batch
+    return plan, asks

@@ -15,6 +15,6 @@ from skyinfer.runtime.cpus import available_cpus
 def test_forward(benchmark: Any, model: skyinfer.Model, threads: int) -> None:
     if threads > available_cpus():
         pytest.skip("threads that share a CPU only wait for each other")
-    plan, batch = forward(model, threads)
-    benchmark(plan.run, batch)
+    plan, asks = forward(model, threads)
+    benchmark(plan.run, asks)
     assert plan.threads == threads

@@ -34,7 +34,7 @@ def test_step(benchmark: Any, model: skyinfer.Model) -> None:
 
 def test_run_tokens(benchmark: Any, model: skyinfer.Model) -> None:
     compiled = model.compile(QUESTIONS)
-    states = cycle([model._engine.builder.state(state).ids for state in FLIGHT])
+    states = cycle([model.engine.builder.state(state).ids for state in FLIGHT])
     benchmark(lambda: compiled.run_tokens(next(states)))
 
 

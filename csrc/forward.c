@@ -5,30 +5,20 @@
 #include "kernels/compiler.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-static sky_status fail(sky_plan *plan, sky_status status, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(plan->error, sizeof plan->error, format, args);
-    va_end(args);
-    return status;
-}
 
 /* ---- what a batch must hold ---- */
 
 static sky_status check_offsets(sky_plan *plan, const char *what, const int32_t *offsets, int n, int smallest, int limit)
 {
     if (offsets[0] != 0)
-        return fail(plan, SKY_ERR_ARGUMENT, "%s_offsets: expected 0 first, got %d", what, offsets[0]);
+        return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "%s_offsets: expected 0 first, got %d", what, offsets[0]);
     for (int i = 0; i < n; i++)
         if (offsets[i + 1] < offsets[i] || offsets[i + 1] - offsets[i] < smallest)
-            return fail(plan, SKY_ERR_ARGUMENT, "sequence %d: expected at least %d %ss", i, smallest, what);
+            return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: expected at least %d %ss", i, smallest, what);
     if (offsets[n] > limit)
-        return fail(plan, SKY_ERR_CAPACITY, "%d %ss: the plan holds at most %d", offsets[n], what, limit);
+        return sky_plan_fail(plan, SKY_ERR_CAPACITY, "%d %ss: the plan holds at most %d", offsets[n], what, limit);
     return SKY_OK;
 }
 
@@ -36,7 +26,7 @@ static sky_status check_batch(sky_plan *plan, const sky_batch *b)
 {
     const sky_plan_limits *limits = &plan->limits;
     if (b->n_sequences < 1 || b->n_sequences > limits->n_sequences)
-        return fail(plan, SKY_ERR_CAPACITY, "%d sequences: the plan holds 1 to %d", b->n_sequences, limits->n_sequences);
+        return sky_plan_fail(plan, SKY_ERR_CAPACITY, "%d sequences: the plan holds 1 to %d", b->n_sequences, limits->n_sequences);
     sky_status status = check_offsets(plan, "token", b->token_offsets, b->n_sequences, 1, limits->n_tokens);
     if (status == SKY_OK)
         status = check_offsets(plan, "marker", b->marker_offsets, b->n_sequences, 0, limits->n_markers);
@@ -45,17 +35,17 @@ static sky_status check_batch(sky_plan *plan, const sky_batch *b)
     for (int s = 0; s < b->n_sequences; s++) {
         const int n_tokens = b->token_offsets[s + 1] - b->token_offsets[s];
         if (n_tokens > limits->sequence_tokens)
-            return fail(plan, SKY_ERR_CAPACITY, "sequence %d: %d tokens, the plan holds at most %d", s, n_tokens,
+            return sky_plan_fail(plan, SKY_ERR_CAPACITY, "sequence %d: %d tokens, the plan holds at most %d", s, n_tokens,
                         limits->sequence_tokens);
         if (b->question_types[s] < 0 || b->question_types[s] >= SKY_N_QUESTION_TYPES)
-            return fail(plan, SKY_ERR_ARGUMENT, "sequence %d: unknown question type %d", s, b->question_types[s]);
+            return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: unknown question type %d", s, b->question_types[s]);
         for (int i = b->token_offsets[s]; i < b->token_offsets[s + 1]; i++)
             if (b->token_ids[i] < 0 || b->token_ids[i] >= plan->model->params.n_vocab)
-                return fail(plan, SKY_ERR_ARGUMENT, "sequence %d: token id %d is not in the vocabulary of %d", s,
+                return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: token id %d is not in the vocabulary of %d", s,
                             b->token_ids[i], plan->model->params.n_vocab);
         for (int i = b->marker_offsets[s]; i < b->marker_offsets[s + 1]; i++)
             if (b->markers[i] < 0 || b->markers[i] >= n_tokens)
-                return fail(plan, SKY_ERR_ARGUMENT, "sequence %d: marker %d lies outside its %d tokens", s, b->markers[i],
+                return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: marker %d lies outside its %d tokens", s, b->markers[i],
                             n_tokens);
     }
     return SKY_OK;
@@ -345,8 +335,11 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     if (!plan || plan->state != SKY_STATE_OPEN)
         return SKY_ERR_STATE;
     const sky_status status = check_batch(plan, batch);
-    if (status != SKY_OK)
-        return status;
+    return status == SKY_OK ? sky_forward(plan, batch, logits) : status;
+}
+
+sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits)
+{
     const sky_float_mode before = sky_float_mode_enter();
     const int n_threads = plan->most_threads / sky_pool_enter(plan->model->pool);
     plan->n_threads = n_threads > 1 ? n_threads : 1;

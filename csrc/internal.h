@@ -129,6 +129,7 @@ struct sky_plan {
     sky_matrix ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
     sky_matrix marker_x, marker_normed, marker_q, marker_mixed; /* [n_markers, d] */
     sky_matrix marker_ff; /* [n_markers, max(d_ff, 4 d)] */
+    int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types; /* what sky_run_asks lays out: see sky_batch */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
     size_t scratch_stride;
     int most_threads; /* that the next runs may use */
@@ -140,6 +141,28 @@ struct sky_plan {
     char claimed; /* by the thread that runs it */
     sky_trace_fn *trace;
     void *trace_context;
+    char error[256];
+};
+
+sky_status sky_plan_fail(sky_plan *plan, sky_status status, const char *format, ...);
+
+/* ---- forward (forward.c) ---- */
+
+/* sky_run of a batch that is known to be sound and within the plan's limits. */
+sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits);
+
+/* ---- questions (questions.c) ---- */
+
+struct sky_questions {
+    const sky_model *model;
+    sky_state state;
+    int32_t n, sep_id;
+    int32_t *token_ids, *token_offsets, *markers, *marker_offsets; /* as in sky_question_list */
+    int32_t *options; /* [as markers]: where a marker's probability goes among those of all questions */
+    int32_t *question_types, *max_tokens;
+
+    void *arena;
+    size_t arena_bytes;
     char error[256];
 };
 
@@ -191,5 +214,7 @@ static inline float *sky_carve(sky_carver *c, size_t rows, size_t cols)
     c->used += bytes + SKY_RED_ZONE;
     return piece;
 }
+
+static inline int32_t *sky_carve_ints(sky_carver *c, size_t n) { return (int32_t *)(void *)sky_carve(c, n, 1); }
 
 #endif

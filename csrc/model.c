@@ -22,7 +22,8 @@ typedef enum {
 
 typedef enum { ONE, D, D_FF, N_VOCAB, N_TYPES } tensor_size;
 
-/* Of each layer or block of the level one tensor: `row_count` x `rows` rows of `col_count` x `cols` columns; ONE row is a vector. */
+/* Of each layer or block of the level one tensor: `row_count` x `rows` rows of `col_count` x `cols` columns; ONE row is a
+ * vector. */
 typedef struct {
     tensor_level level;
     const char *name; /* without "blk.i." */

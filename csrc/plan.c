@@ -37,12 +37,17 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->marker_q = carve_rows(&c, n_markers, d);
     plan->marker_mixed = carve_rows(&c, n_markers, d);
     plan->marker_ff = carve_rows(&c, n_markers, ff_cols);
+    plan->token_ids = sky_carve_ints(&c, n);
+    plan->token_offsets = sky_carve_ints(&c, (size_t)plan->limits.n_sequences + 1);
+    plan->markers = sky_carve_ints(&c, n_markers);
+    plan->marker_offsets = sky_carve_ints(&c, (size_t)plan->limits.n_sequences + 1);
+    plan->question_types = sky_carve_ints(&c, plan->limits.n_sequences);
     plan->scratch_stride = (sky_attention_scratch(plan->limits.sequence_tokens, d_head) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;
 }
 
-static sky_status fail(sky_plan *plan, sky_status status, const char *format, ...)
+sky_status sky_plan_fail(sky_plan *plan, sky_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -59,19 +64,19 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
         return SKY_ERR_MEMORY;
     plan->state = SKY_STATE_FAILED; /* until all of it is there */
     if (!model || model->state != SKY_STATE_FROZEN)
-        return fail(plan, SKY_ERR_STATE, "the model is not frozen");
+        return sky_plan_fail(plan, SKY_ERR_STATE, "the model is not frozen");
     plan->model = model;
     plan->limits = *limits;
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1
         || limits->sequence_tokens > model->params.max_positions || limits->n_threads < 1
         || limits->n_threads > SKY_MAX_THREADS)
-        return fail(plan, SKY_ERR_ARGUMENT,
+        return sky_plan_fail(plan, SKY_ERR_ARGUMENT,
                     "limits: expected at least one token and sequence, sequences of at most %d tokens, and 1 to %d threads",
                     model->params.max_positions, SKY_MAX_THREADS);
     plan->arena_bytes = lay_out(plan, NULL);
     plan->arena = sky_alloc(plan->arena_bytes);
     if (!plan->arena)
-        return fail(plan, SKY_ERR_MEMORY, "out of memory: a plan for %d tokens takes %zu bytes", limits->n_tokens,
+        return sky_plan_fail(plan, SKY_ERR_MEMORY, "out of memory: a plan for %d tokens takes %zu bytes", limits->n_tokens,
                     plan->arena_bytes);
     lay_out(plan, plan->arena);
     plan->most_threads = plan->n_threads = limits->n_threads;

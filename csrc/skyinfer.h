@@ -166,6 +166,59 @@ typedef struct {
  * batch, and whatever rounding or flush-to-zero mode the calling thread is in, which keeps it. */
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
 
+/* ---- questions ------------------------------------------------------------------------------------------------- */
+
+/* Questions of one model, made ready for any state. Immutable from the start, so any number of threads may read it. */
+typedef struct sky_questions sky_questions;
+
+/* Of each question its prefix, which is its sequence up to and with the separator in front of the state. Everything is copied. */
+typedef struct {
+    int32_t n_questions;
+    int32_t sep_id;                /* the token that closes a sequence */
+    const int32_t *token_ids;      /* [token_offsets[n_questions]] the prefixes, end to end */
+    const int32_t *token_offsets;  /* [n_questions + 1], each prefix at least one token */
+    const int32_t *markers;        /* [marker_offsets[n_questions]]: positions inside their own prefix */
+    const int32_t *marker_offsets; /* [n_questions + 1] */
+    const int32_t *options;        /* [as markers]: which option of its question a marker stands for; NULL: in order */
+    const int32_t *question_types; /* [n_questions], sky_question_type */
+    const int32_t *max_tokens;     /* [n_questions]: of the whole sequence; a longer prefix loses its end */
+} sky_question_list;
+
+/* *questions is set as *model is above. The model is frozen, and is freed after them; NULL for questions that are only laid out. */
+sky_status sky_questions_create(const sky_model *model, const sky_question_list *list, sky_questions **questions);
+
+const char *sky_questions_error(const sky_questions *questions);
+size_t sky_questions_bytes(const sky_questions *questions);
+void sky_questions_free(sky_questions *questions); /* NULL is fine */
+
+/* Questions first .. first + n - 1 of a set about one state: sequences [prefix] [state] [SEP]. */
+typedef struct {
+    const sky_questions *questions;
+    int32_t first, n;
+    const int32_t *state_ids; /* [n_state] tokens of the state's text */
+    int64_t n_state;
+    int32_t keep_tail; /* 1: of a state that does not fit the end is kept; 0: the beginning */
+} sky_ask;
+
+/* One such sequence, whatever first and n are: writes it where token_ids is not NULL, sets *n_state_used, where it is not NULL,
+ * to how many of the state's tokens it has, and gives its length; 0 where the set or the question does not exist. */
+int32_t sky_ask_sequence(const sky_ask *ask, int32_t question, int32_t *token_ids, int32_t *n_state_used);
+
+/* Runs every sequence of the asks, in order, in as few passes of at most pass_tokens as it takes (a longer sequence goes alone),
+ * and writes one raw score per marker to logits, in order. Sets may be mixed, and states, and come up more than once. Allocates
+ * nothing, as sky_run. */
+sky_status sky_run_asks(sky_plan *plan, const sky_ask *asks, int32_t n_asks, int32_t pass_tokens, float *logits);
+
+/* What a plan must hold for the largest of these passes (n_threads is 0), and the tokens and markers of all together. */
+sky_status sky_measure_asks(const sky_ask *asks, int32_t n_asks, int32_t pass_tokens, sky_plan_limits *largest, int64_t *n_tokens,
+                            int64_t *n_markers);
+
+/* p = softmax(logits / temperature) of each question of the set, in double. logits: of all its markers; temperatures
+ * [n_questions]; p: of all its options, in the order of `options`. Gives 0 where a score is NaN or infinite. */
+int sky_probabilities(const sky_questions *questions, const float *logits, const double *temperatures, double *p);
+
+/* ---- activations ----------------------------------------------------------------------------------------------- */
+
 /* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`
  * elements from row to row. For tests and for finding where two runtimes part; NULL turns it off. */
 typedef void sky_trace_fn(void *context, const char *name, const float *data, int rows, int cols, int stride);

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
+import numpy as np
 import pytest
 
+from skyinfer.core.border import CoreQuestions
 from skyinfer.errors import FormatError
 from skyinfer.files.temperatures import Temperatures, bucket
 from skyinfer.runtime.answers import (
     answer,
     choice_confidence,
-    in_option_order,
-    probabilities,
     response,
     score_confidence,
 )
 from skyinfer.schema import Question, parse_questions
 from skyinfer.text.sequence import Sequence
-
-PLAIN = Temperatures({})
 
 
 def question(**fields: Any) -> Question:
@@ -77,8 +76,30 @@ def test_without_the_clamp_values_are_taken_as_they_are() -> None:
 # ------------------------------------------------------------------------------ probabilities
 
 
+def probabilities(logits: SequenceOf[float], temperature: float, order: list[int] | None = None) -> list[float] | None:
+    """Of one question, by the core. `order`: the option of each score."""
+    n = len(logits)
+    core = CoreQuestions(None, [([0] * n, list(range(n)), 0, n)], [order or list(range(n))], sep_id=0)
+    found = core.probabilities(np.array(logits, np.float32), np.array([temperature]))
+    rounded = np.zeros(n, np.float32)
+    assert core.probabilities_into(np.array(logits, np.float32), np.array([temperature]), rounded) == (
+        found is not None
+    )
+    if found is None:
+        return None
+    assert rounded.tolist() == np.array(found[0], np.float32).tolist()
+    return found[0]
+
+
+def exact_softmax(logits: SequenceOf[float], temperature: float) -> list[float]:
+    """Its sum rounded once."""
+    exps = [math.exp((z - max(logits)) / temperature) for z in np.array(logits, np.float32).tolist()]
+    return [e / math.fsum(exps) for e in exps]
+
+
 def test_softmax() -> None:
     p = probabilities([1.0, 2.0, 4.0], 2.0)
+    assert p is not None
     exps = [math.exp(z / 2) for z in (1, 2, 4)]
     assert p == pytest.approx([e / sum(exps) for e in exps], abs=1e-15)
     assert math.fsum(p) == pytest.approx(1, abs=1e-15)
@@ -88,13 +109,29 @@ def test_softmax() -> None:
     assert probabilities([-1e30] * 4, 5.0) == [0.25] * 4
 
 
+def test_softmax_has_the_bits_of_an_exact_sum() -> None:
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 7, 40, 255):
+        for _ in range(200):
+            logits = (rng.normal(size=n) * rng.choice([0.01, 1.0, 20.0])).astype(np.float32).tolist()
+            temperature = float(rng.uniform(0.1, 5))
+            assert probabilities(logits, temperature) == exact_softmax(logits, temperature)
+
+
+def test_probabilities_come_in_the_order_of_the_options() -> None:
+    expected = exact_softmax([1.0, 2.0, 3.0], 1.0)  # markers show options 2, 0, 1
+    assert probabilities([3.0, 1.0, 2.0], 1.0, [2, 0, 1]) == expected
+    for order in ([0, 1], [0, 1, 3], [0, 1, -1]):
+        with pytest.raises(ValueError, match="option"):
+            probabilities([3.0, 1.0, 2.0], 1.0, order)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_scores_that_are_not_finite(bad: float, place: int) -> None:
     logits = [0.0, 1.0, 2.0]
     logits[place] = bad
-    with pytest.raises(FormatError, match="weights"):
-        probabilities(logits, 1.0)
+    assert probabilities(logits, 1.0) is None
 
 
 def test_confidence() -> None:
@@ -114,8 +151,8 @@ def test_confidence() -> None:
 
 def test_choice() -> None:
     q = question(type="choice", criteria={"a": "x", "b": None, "c": "y"})
-    found = answer(q, sequence(3), [0.0, 2.0, 1.0], PLAIN)
-    p = probabilities([0.0, 2.0, 1.0], 1.0)
+    p = [0.125, 0.5, 0.375]
+    found = answer(q, sequence(3), p)
     assert found == {
         "type": "choice",
         "choice": "b",
@@ -128,19 +165,19 @@ def test_choice() -> None:
 def test_choice_gives_the_callers_own_label() -> None:
     q = question(type="choice", criteria=[7, 2.5, "x", True])
     for i, label in enumerate([7, 2.5, "x", True]):
-        logits = [0.0] * 4
-        logits[i] = 3.0
-        found: Any = answer(q, None, logits, PLAIN)
+        p = [0.125] * 4
+        p[i] = 0.625
+        found: Any = answer(q, None, p)
         assert found["choice"] is q.options[i].key
         assert found["choice"] == label
         assert type(found["choice"]) is type(label)
-    assert answer(q, None, [0.0] * 4, PLAIN)["choice"] == 7  # type: ignore[typeddict-item]
+    assert answer(q, None, [0.25] * 4)["choice"] == 7  # type: ignore[typeddict-item]
 
 
 def test_score() -> None:
     q = question(type="score", criteria=["low", {"a": 1.0}, 3])
-    found = answer(q, sequence(3), [0.0, 2.0, 1.0], PLAIN)
-    p = probabilities([0.0, 2.0, 1.0], 1.0)
+    p = [0.125, 0.5, 0.375]
+    found = answer(q, sequence(3), p)
     assert found == {
         "type": "score",
         "score": p[1] + 2 * p[2],
@@ -151,25 +188,13 @@ def test_score() -> None:
 
 
 def test_noul_is_the_probability_of_true() -> None:
-    found = answer(question(type="noul"), sequence(2), [0.0, 1.0], Temperatures({"noul": 2.0}))
-    assert found == {"type": "noul", "noul": probabilities([0.0, 0.5], 1.0)[1]}
-
-
-def test_option_order_comes_back_in_the_callers_order() -> None:
-    q = question(type="choice", criteria=["a", "b", "c"], option_order=[2, 0, 1])
-    found: Any = answer(q, None, [3.0, 1.0, 2.0], PLAIN)  # slots show c, a, b
-    assert found["choice"] == "c"
-    p = probabilities([1.0, 2.0, 3.0], 1.0)
-    assert list(found["probabilities"].values()) == pytest.approx(p, abs=1e-15)
-    assert in_option_order(q, [30, 10, 20]) == [10, 20, 30]
-    flipped: Any = answer(question(type="noul", option_order=[1, 0]), None, [2.0, 0.0], PLAIN)
-    assert flipped["noul"] > 0.8
+    assert answer(question(type="noul"), sequence(2), [0.25, 0.75]) == {"type": "noul", "noul": 0.75}
 
 
 def test_extra_fields_say_what_was_lost() -> None:
     q = question(type="noul")
     cut = sequence(2, state_tokens=90, state_tokens_used=7, options_distinct=1)
-    found: Any = answer(q, cut, [0.0, 1.0], PLAIN)
+    found: Any = answer(q, cut, [0.25, 0.75])
     assert found["x_truncated"] == {"state_tokens": 90, "state_tokens_used": 7}
     assert found["x_options"] == {"options": 2, "distinct": 1}
 
@@ -181,7 +206,7 @@ def test_envelope() -> None:
             "a": {"type": "choice", "instructions": "?", "criteria": ["only"]},
         }
     )
-    found = response("name", questions, [sequence(2), sequence(1)], [[0.0, 0.0], [5.0]], PLAIN, input_tokens=20)
+    found = response("name", questions, [sequence(2), sequence(1)], [[0.5, 0.5], [1.0]], input_tokens=20)
     assert found["model"] == "name"
     assert list(found["answers"]) == ["z", "a"]
     assert found["usage"] == {"input_tokens": 20, "output_tokens": 0}
@@ -189,5 +214,5 @@ def test_envelope() -> None:
         "type": "choice", "choice": "only", "probabilities": {"only": 1.0}, "confidence": 1.0,
     }  # fmt: skip
     assert '"only": 1.0' in json.dumps(found)
-    empty = response("name", [], [], [], PLAIN, input_tokens=0)
+    empty = response("name", [], [], [], input_tokens=0)
     assert (empty["answers"], empty["usage"]["input_tokens"]) == ({}, 0)

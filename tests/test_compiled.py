@@ -17,9 +17,11 @@ import pytest
 import skyinfer
 import skyinfer.compiled as compiled_room
 from skyinfer import RequestError
-from skyinfer.compiled import QuestionCache
+from skyinfer.compiled import prepared_questions
 from skyinfer.core import border
 from skyinfer.runtime.cpus import available_cpus
+from skyinfer.runtime.prepared import PreparedCache
+from skyinfer.schema import parse_questions
 
 QUESTIONS: dict[str, Any] = {
     "action": {"type": "choice", "instructions": "What now?", "criteria": {"go": "move on", "stay": None, "ask": ""}},
@@ -110,19 +112,101 @@ def test_step_with_questions_that_fill_the_sequence(tmp_path: Path) -> None:
             np.testing.assert_allclose(model.compile(questions).step(state), expected, rtol=0, atol=1e-7)
 
 
-def test_a_plan_refuses_heads_that_it_does_not_hold(model: skyinfer.Model) -> None:
-    engine, questions = model._engine, model.compile(QUESTIONS)
-    plan = border.CorePlan(engine.core, n_tokens=100, n_sequences=4, n_markers=12, sequence_tokens=256)
-    with pytest.raises(ValueError, match="larger than the plan"):
-        plan.run_prefixes(questions._core_prefixes, 0, 4, [5] * 250, False)
+def test_arrays_are_the_callers(model: skyinfer.Model) -> None:
+    compiled = model.compile(QUESTIONS)
+    expected = compiled.step("vy 0 dx 36").copy()
+    compiled.probabilities[:] = -1
+    rows = np.full((3, 12), -1, np.float32)
+    assert compiled.step("vy 0 dx 36", out=rows[1]).base is rows
+    np.testing.assert_array_equal(rows, [[-1] * 12, expected, [-1] * 12])
+    ids = model.engine.builder.state("vy 0 dx 36").ids
+    for given in (ids, ids.tolist(), tuple(ids), ids.astype(np.int64), iter(ids)):
+        assert compiled.run_tokens(given, out=rows[2]) is not rows
+        np.testing.assert_array_equal(rows[2], expected)
+        rows[2] = -1
+    assert (compiled.probabilities == -1).all()
+    for wrong in (np.zeros(11, np.float32), np.zeros(13, np.float32), np.zeros(12), np.zeros((12, 1), np.float32), "x"):
+        with pytest.raises((ValueError, TypeError)):
+            compiled.step("x", out=wrong)  # type: ignore[arg-type]
+    strided, frozen = np.zeros(24, np.float32)[::2], np.zeros(12, np.float32)
+    frozen.flags.writeable = False
+    for wrong in (strided, frozen):
+        with pytest.raises((ValueError, BufferError)):
+            compiled.step("x", out=wrong)
+    with pytest.raises(ValueError, match="dimension"):
+        compiled.run_tokens(ids[None])
 
 
-def test_heads_of_more_tokens_than_an_int_counts() -> None:
-    prefixes = border.CorePrefixes([([1, 2, 3], [1], 2, 1 << 16)] * 40_000, sep_id=2)
-    assert prefixes.n_tokens(10**12) == 40_000 << 16  # more than 2^31
-    assert prefixes.batch(0, 10**12, 2048) == (1, 1 << 16, 1)
-    assert prefixes.batch(39_000, 4, 2048) == (39_256, 2048, 256)
-    assert prefixes.batch(39_999, 4, 2048) == (40_000, 8, 1)
+def test_many_states_into_one_array(model: skyinfer.Model) -> None:
+    compiled, own = model.compile(QUESTIONS), model.compile(QUESTIONS)
+    expected = np.array([own.step(state).copy() for state in STATES])
+    np.testing.assert_array_equal(compiled.step_many(STATES), expected)
+    out = np.zeros((len(STATES), 12), np.float32)
+    assert compiled.step_many(iter(STATES), out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    assert compiled.step_many([]).shape == (0, 12)
+    with pytest.raises(ValueError, match=r"out: expected float32 \[7, 12\], got float64 \[7, 12\]"):
+        compiled.step_many(STATES, out=np.zeros((7, 12)))
+    with pytest.raises(RequestError) as caught:
+        compiled.step_many(["fine", None])
+    assert caught.value.loc == ("states", 1)
+
+
+def test_a_plan_refuses_what_it_does_not_hold(model: skyinfer.Model) -> None:
+    engine = model.engine
+    prepared = engine.prepare(parse_questions(QUESTIONS))
+    asks = border.CoreAsks([(prepared.core, 0, 4, np.full(250, 5, np.int32), False)], pass_tokens=2048)
+    for n_tokens, n_markers, longest in ((100, 12, 256), (2048, 2, 256), (2048, 12, 100)):
+        plan = border.CorePlan(
+            engine.core, n_tokens=n_tokens, n_sequences=4, n_markers=n_markers, sequence_tokens=longest
+        )
+        assert not plan.holds(asks)
+        with pytest.raises(ValueError, match="the plan holds at most"):
+            plan.run(asks)
+    small = border.CorePlan(engine.core, n_tokens=256, n_sequences=1, n_markers=4, sequence_tokens=256)
+    assert not small.holds(asks)  # but one sequence after the other goes
+    np.testing.assert_array_equal(
+        small.run(asks), engine.run([(prepared.core, 0, 4, np.full(250, 5, np.int32), False)])
+    )
+
+
+def test_questions_of_another_model_are_refused(model: skyinfer.Model) -> None:
+    other = skyinfer.load()
+    ask = other.engine.prepare(parse_questions(QUESTIONS)).core, 0, 4, np.zeros(3, np.int32), False
+    with pytest.raises(ValueError, match="another model"):
+        model.engine.run([ask])
+    for first, n in ((0, 5), (-1, 2), (4, 1), (2, 3), (0, -1)):
+        with pytest.raises(ValueError, match="no such questions"):
+            other.engine.run([(ask[0], first, n, ask[3], False)])
+
+
+def test_any_mixture_of_questions_and_states_gives_the_same_bits(model: skyinfer.Model) -> None:
+    sets = [model.engine.prepare(parse_questions(dict(list(QUESTIONS.items())[:n]))) for n in (1, 4, 2)]
+    asks, expected = [], []
+    for i, state in enumerate(STATES * 4):
+        prepared = sets[i % 3]
+        tokens = prepared.read(state)
+        alone = [model.engine.run([prepared.ask(tokens, q, q + 1)]) for q in range(len(prepared.ids))]
+        for first in range(0, len(alone), 1 + i % 2):
+            last = min(len(alone), first + 1 + i % 2)
+            asks.append(prepared.ask(tokens, first, last))
+            expected += alone[first:last]
+    np.testing.assert_array_equal(model.engine.run(asks), np.concatenate(expected))
+    out = np.zeros(sum(map(len, expected)), np.float32)
+    assert model.engine.run(asks, out) is out
+    np.testing.assert_array_equal(out, np.concatenate(expected))
+    with pytest.raises(ValueError, match="out: expected"):
+        model.engine.run(asks, out[1:])
+
+
+def test_sequences_of_more_tokens_than_an_int_counts() -> None:
+    core = border.CoreQuestions(None, [([1, 2, 3], [1], 2, 1 << 16)] * 40_000, [[0]] * 40_000, sep_id=2)
+    assert core.n_tokens(10**12) == 40_000 << 16  # more than 2^31
+    assert core.n_bytes > 40_000 * 3 * 4
+    state = np.zeros(1 << 17, np.int32)
+    assert border.CoreAsks([(core, 0, 40_000, state, False)], 2048).sizes == (1 << 16, 1, 1, 1 << 16)
+    assert border.CoreAsks([(core, 0, 40_000, state[:4], False)], 2048).sizes == (2048, 256, 256, 8)
+    assert border.CoreAsks([(core, 39_999, 1, state[:4], False)], 2048).sizes == (8, 1, 1, 8)
 
 
 def test_more_questions_than_one_pass_holds(model: skyinfer.Model) -> None:
@@ -148,12 +232,12 @@ def test_two_shapes_of_request_in_turn_share_buffers(model: skyinfer.Model) -> N
     many = {f"q{i}": QUESTIONS["level"] for i in range(18)}
     long = "a long text that does not fit " * 60
     model.decide("short", many), model.decide(long, {"q": QUESTIONS["sure"]})
-    (plan,) = model._engine._idle_plans
+    (plan,) = model.engine._idle_plans
     for _ in range(3):
         model.decide("short", many), model.decide(long, {"q": QUESTIONS["sure"]})
-    assert model._engine._idle_plans == [plan]
+    assert model.engine._idle_plans == [plan]
     model.activations(long, many)
-    assert model._engine._idle_plans == [plan]
+    assert model.engine._idle_plans == [plan]
     assert model.activations("x", {}) == {}
 
 
@@ -167,27 +251,30 @@ def test_what_encode_gives_is_the_callers(model: skyinfer.Model) -> None:
 
 
 def test_questions_that_change_while_they_are_compiled(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, asked = QuestionCache(model._engine, 4, 1 << 16), copy.deepcopy(QUESTIONS)
+    engine, asked = model.engine, copy.deepcopy(QUESTIONS)
+    monkeypatch.setattr(engine, "_prepared", PreparedCache(1 << 20, 1 << 20))
     read = compiled_room.marshal.loads
 
     def changed_meanwhile(key: bytes) -> Any:
         asked["action"]["criteria"].clear()
         return read(key)
 
+    expected = engine.prepare(parse_questions(QUESTIONS))
     monkeypatch.setattr(compiled_room.marshal, "loads", changed_meanwhile)
-    assert cache.compiled(asked)("x") == model.compile(QUESTIONS)("x")
-    assert cache.compiled(QUESTIONS)("x") == model.compile(QUESTIONS)("x")
+    first = prepared_questions(engine, asked)
+    monkeypatch.undo()
+    assert [question.options for question in first.questions] == [question.options for question in expected.questions]
 
 
 def test_first_steps_at_once_make_one_stepper(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, made, make = model.compile(QUESTIONS), list[Any](), model._engine.stepper
+    compiled, made, make = model.compile(QUESTIONS), list[Any](), model.engine.stepper
 
     def slow(*arguments: Any) -> Any:
         time.sleep(0.05)
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(model._engine, "stepper", slow)
+    monkeypatch.setattr(model.engine, "stepper", slow)
     threads = [threading.Thread(target=suppressed(compiled.step), args=("x",)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -267,28 +354,61 @@ def test_the_cache_sees_a_dict_that_was_changed(model: skyinfer.Model) -> None:
     assert after == fresh
 
 
-def test_the_cache_is_bounded_and_keeps_only_plain_json(model: skyinfer.Model) -> None:
-    cache = QuestionCache(model._engine, entries=3, key_bytes=400)
+def noul(text: Any) -> Any:
+    return {"q": {"type": "noul", "instructions": text}}
 
-    def noul(text: Any) -> Any:
-        return {"q": {"type": "noul", "instructions": text}}
 
-    first = cache.compiled(noul("0"))
-    assert cache.compiled(noul("0")) is first
+def test_the_cache_is_bounded_and_keeps_only_plain_json(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = model.engine
+    one = engine.prepare(parse_questions(noul("0"))).n_bytes
+    cache = PreparedCache(most_bytes=4 * one, most_of_one=2 * one)
+    monkeypatch.setattr(engine, "_prepared", cache)
+
+    def compiled(questions: Any) -> Any:
+        return prepared_questions(engine, questions)
+
+    first = compiled(noul("0"))
+    assert compiled(noul("0")) is first
     for i in range(1, 3):
-        cache.compiled(noul(str(i)))
-    assert cache.compiled(noul("0")) is first  # the last used now, so "1" goes first
-    cache.compiled(noul("3"))
-    assert cache.compiled(noul("0")) is first
-    assert len(cache._kept) == 3
-    for not_kept in (noul("long " * 200), {"q": {"type": "choice", "instructions": "?", "criteria": {"a": {1, 2}}}}):
-        assert cache.compiled(not_kept) is not cache.compiled(not_kept)
+        compiled(noul(str(i)))
+    assert compiled(noul("0")) is first  # the last used now, so "1" goes first
+    compiled(noul("3"))
+    assert compiled(noul("0")) is first
+    assert len(cache) == 3
+    assert 3 * one < cache.n_bytes <= 4 * one
+    for not_kept in (noul("long " * 2000), {"q": {"type": "choice", "instructions": "?", "criteria": {"a": {1, 2}}}}):
+        assert compiled(not_kept) is not compiled(not_kept)
 
     class Text(str):
         __slots__ = ()
 
-    assert cache.compiled(noul(Text("0"))) is not first
-    assert len(cache._kept) == 3
+    assert compiled(noul(Text("0"))) is not first
+    assert len(cache) == 3
+    assert model.compile(noul("0"))._prepared is first  # the same object for everyone
+    assert model.decide("x", noul("0"))["answers"] == model.compile(noul("0"))("x")["answers"]
+
+
+def test_what_is_kept_takes_about_the_memory_that_it_says(model: skyinfer.Model) -> None:
+    import tracemalloc
+
+    questions = {f"q{i}": QUESTIONS["level"] | {"instructions": f"How far is {i}? " * 20} for i in range(60)}
+    parsed = json.dumps(questions)
+    model.engine.prepare(parse_questions(json.loads(parsed)))  # words that the tokenizer remembers
+    tracemalloc.start()
+    prepared = model.engine.prepare(parse_questions(json.loads(parsed)))
+    taken = tracemalloc.get_traced_memory()[0] + prepared.core.n_bytes
+    tracemalloc.stop()
+    assert 0.5 * taken < prepared.n_bytes < 2 * taken
+
+
+def test_threads_that_make_the_same_questions_share_them(model: skyinfer.Model) -> None:
+    cache, made = PreparedCache(1 << 20, 1 << 20), [model.engine.prepare(parse_questions(noul("x"))) for _ in range(2)]
+    assert cache.get(b"key") is None
+    assert cache.put(b"key", made[0]) is made[0]
+    n_bytes = cache.n_bytes
+    assert cache.put(b"key", made[1]) is made[0]
+    assert cache.get(b"key") is made[0]
+    assert (len(cache), cache.n_bytes) == (1, n_bytes)
 
 
 def test_the_cache_takes_questions_nested_beyond_the_stack(model: skyinfer.Model) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sequences
 from golden.recipes import from_literal, painted, recorded, sample_of
 
 import skyinfer
@@ -41,6 +42,7 @@ def _named(cases: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(case, id=f"{case['checkpoint']}: {case['name']}") for case in cases]
 
 
+@pytest.mark.filterwarnings("ignore:question .* ignored:RuntimeWarning")  # the runtime ignores them without a word
 @pytest.mark.parametrize("case", _named([case for case in TEXT if "sequences" in case]))
 def test_tokens_are_the_runtimes(case: dict[str, Any]) -> None:
     request = from_literal(case["request"])
@@ -137,7 +139,7 @@ def test_activations_are_the_runtimes(name: str, isa: str) -> None:
 def _run(name: str, isa: str, cases: list[dict[str, Any]], trace: dict[str, Any] | None = None) -> list[np.ndarray]:
     model = _model(name, isa)
     work = [(case["ids"], case["markers"], QUESTION_TYPES.index(case["type"])) for case in cases]
-    return model._engine.run(work, trace)
+    return sequences.run(model, work, trace)
 
 
 def _close(ours: Any, theirs: Any, bound: float) -> None:

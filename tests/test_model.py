@@ -19,6 +19,7 @@ import gguf
 import numpy as np
 import pytest
 from checkpoints import read_safetensors, write_safetensors
+from sequences import ask_of
 
 import skyinfer
 from skyinfer import FormatError
@@ -145,8 +146,8 @@ def test_another_thread_runs_during_a_forward_pass(way: str, checkpoint: Path, n
     slow = load(checkpoint, isa="portable")
     compiled = slow.compile({key: MANY[key] for key in list(MANY)[:8]})
     ids = [7] * 256
-    work = [(ids, [3, 5], 0)] * 8
-    forward = (lambda: compiled.run_tokens(ids)) if way == "run_tokens" else (lambda: slow._engine.run(work))
+    work = [ask_of(slow.engine.core, [(ids, [3, 5], 0)] * 8)]
+    forward = (lambda: compiled.run_tokens(ids)) if way == "run_tokens" else (lambda: slow.engine.run(work))
     forward()  # makes its buffers
     progress: list[str] = []
 
@@ -224,7 +225,7 @@ def test_an_instruction_set_that_cannot_run_is_refused(checkpoint: Path, monkeyp
 
 def test_a_table_of_tokens_changes_no_answer(checkpoint: Path, model: skyinfer.Model) -> None:
     without = load(checkpoint, token_table_bytes=0)
-    assert without._engine.core.n_bytes < model._engine.core.n_bytes
+    assert without.engine.core.n_bytes < model.engine.core.n_bytes
     for key, logits in without.logits(STATE, MANY).items():
         np.testing.assert_allclose(logits, model.logits(STATE, {key: MANY[key]})[key], rtol=0, atol=1e-5)
 

@@ -7,9 +7,11 @@ import random
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from test_tokenizer import load
 
+from skyinfer.core.border import CoreQuestions
 from skyinfer.errors import RequestError
 from skyinfer.schema import parse_questions
 from skyinfer.text.sequence import Sequence, SequenceBuilder
@@ -201,10 +203,31 @@ def test_head_and_state_can_be_kept() -> None:
     build = builder()
     question = parse_questions({"q": choice(["a", "b"])})[0]
     prefix, states = build.prefix(question), [build.state("one"), build.state(["two"])]
-    before = prefix.ids
+    before, core = prefix.ids, build.core([prefix])
     for state, tokens in zip(("one", ["two"]), states, strict=True):
-        assert build.assemble(prefix, tokens) == build.build(state, [prefix])[0]
+        assert build.sequences([prefix], core, tokens) == build.build(state, [prefix])
     assert prefix.ids == before
+
+
+@pytest.mark.parametrize("keep_tail", [False, True])
+def test_what_the_core_lays_out_is_the_runtimes_rule(keep_tail: bool) -> None:
+    """[prefix] [state] [SEP] in max_tokens: a state loses its end or beginning, a prefix that takes all its end."""
+    rng = random.Random(0)
+    for _ in range(500):
+        n_prefix, n_state, most = rng.randint(1, 12), rng.randint(0, 14), rng.randint(1, 20)
+        prefix, state = [rng.randint(3, 99) for _ in range(n_prefix)], [rng.randint(100, 199) for _ in range(n_state)]
+        core = CoreQuestions(None, [([7], [0], 1, 1), (prefix, [0], 0, most)], [[0], [0]], sep_id=2)
+        ids, used = core.sequence(1, np.array(state, np.int32), keep_tail)
+        room = max(0, most - n_prefix - 1)
+        kept = state[-room:] if keep_tail and room < n_state else state[:room]
+        kept = kept if room else []
+        assert ids == [*prefix, *kept, 2][:most]
+        assert used == len(kept)
+        assert core.lengths(n_state) == [1, len(ids)]
+        assert core.n_tokens(n_state) == 1 + len(ids)
+    for question in (-1, 2):
+        with pytest.raises(IndexError):
+            core.sequence(question, np.zeros(0, np.int32), keep_tail)
 
 
 def test_threads_share_a_builder() -> None:

@@ -442,9 +442,9 @@ def test_more_wait_than_may(monkeypatch: pytest.MonkeyPatch, expected: dict[str,
         engine = running.app._workers["painted"]._engine
         run, go = engine.run, threading.Event()
 
-        def held(work: Any, trace: Any = None) -> Any:
+        def held(asks: Any) -> Any:
             assert go.wait(SECONDS)
-            return run(work)
+            return run(asks)
 
         monkeypatch.setattr(engine, "run", held)
         answers: list[Answer] = []
@@ -477,10 +477,10 @@ def test_a_disconnected_client_waits_no_more(monkeypatch: pytest.MonkeyPatch, ex
         worker = running.app._workers["painted"]
         run, go, sizes = worker._engine.run, threading.Event(), []
 
-        def held(work: Any, trace: Any = None) -> Any:
+        def held(asks: Any) -> Any:
             assert go.wait(SECONDS)
-            sizes.append(len(work))
-            return run(work)
+            sizes.append(sum(n for _, _, n, _, _ in asks))
+            return run(asks)
 
         monkeypatch.setattr(worker._engine, "run", held)
         leaving = [connect(running.port) for _ in range(20)]

@@ -54,7 +54,8 @@ def test_a_state_is_what_python_reads(parser: RequestParser, state: Any, ascii_o
     body = json.dumps(request, ensure_ascii=ascii_only, indent=indent).encode()
     asked = parser.single(body)
     assert same(asked.state, state)
-    assert asked.states == [asked.compiled.read(json.loads(body)["state"])]
+    (tokens,), expected = asked.states, asked.prepared.read(json.loads(body)["state"])
+    assert (tokens.ids.tolist(), tokens.keep_tail) == (expected.ids.tolist(), expected.keep_tail)
 
 
 @pytest.mark.parametrize(
@@ -90,30 +91,30 @@ def test_the_longest_nesting_that_is_allowed_is_read(parser: RequestParser) -> N
 
 def test_question_sets_are_remembered_by_their_bytes(parser: RequestParser) -> None:
     def ask(questions: str) -> Any:
-        return parser.single(f'{{"state": "x", "questions": {questions}}}'.encode()).compiled
+        return parser.single(f'{{"state": "x", "questions": {questions}}}'.encode()).prepared
 
     text = json.dumps(DRONE["questions"])
     first = ask(text)
     assert ask(text) is first
     assert ask(text.replace(", ", ",")) is not first
     one, other = (f'{{"q": {{"type": "choice", "criteria": [{label}, 2]}}}}' for label in ("1", "1.0"))
-    assert ask(one)._questions[0].options[0].name == "1"
-    assert ask(other)._questions[0].options[0].name == "1.0"
-    long = json.dumps({"q": {"type": "noul", "instructions": "long " * 4000}})
-    assert ask(long) is not ask(long)
-    for i in range(150):
-        ask(json.dumps({f"q{i}": {"type": "noul", "instructions": "long " * 3000}}))
-    remembered = parser._remembered["painted"]
-    assert remembered._n_bytes == sum(map(len, remembered._kept)) <= parsing._REMEMBERED_SETS
-    assert len(remembered._kept) < 150
+    assert ask(one).questions[0].options[0].name == "1"
+    assert ask(other).questions[0].options[0].name == "1.0"
 
 
-def test_faulty_questions_are_not_remembered(parser: RequestParser) -> None:
-    before = len(parser._remembered["painted"]._kept)
+def test_other_limits_refuse_what_was_remembered(parser: RequestParser) -> None:
+    body = json.dumps({"state": "x", "questions": DRONE["questions"]}).encode()
+    assert parser.single(body).n_tokens > 0
+    strict = RequestParser(parser._catalog, Limits(questions=2), strict_length=False)
+    with pytest.raises(Refusal, match="at most 2"):
+        strict.single(body)
+    assert parser.single(body).n_tokens > 0
+
+
+def test_faulty_questions_are_refused_again(parser: RequestParser) -> None:
     for _ in range(2):
         with pytest.raises(Refusal):
             parser.single(b'{"state": "x", "questions": {"q": {"type": "noul", "criteria": 7}}}')
-    assert len(parser._remembered["painted"]._kept) == before
 
 
 def test_instructions_are_kept_as_given() -> None:

@@ -11,10 +11,12 @@ import pytest
 from serving import DRONE, PAINTED
 
 import skyinfer
-from skyinfer.compiled import CompiledQuestions
+from skyinfer.runtime.prepared import Prepared
+from skyinfer.schema import parse_questions
 from skyinfer.serve import scheduling
 from skyinfer.serve.refusals import ClientDisconnected, Refusal
 from skyinfer.serve.scheduling import Admission, ModelWorker
+from skyinfer.text.sequence import StateTokens
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +31,40 @@ class Watched:
         self.passes: list[list[Any]] = []
         self.go = threading.Event()
         self.worker = ModelWorker(model)
-        run = model._engine.run
+        run = model.engine.run
 
-        def noted(work: list[Any], trace: Any = None) -> Any:
+        def noted(asks: list[Any]) -> Any:
             assert self.go.wait(20)
-            self.passes.append(work)
+            self.passes.append(asks)
             if fail:
                 raise RuntimeError("broken")
-            return run(work)
+            return run(asks)
 
         monkeypatch.setattr(self.worker, "_engine", type("Engine", (), {"run": staticmethod(noted)}))
 
+    def pass_of(self, work: Work) -> int:
+        """The number of the pass that the first sequence of a request was in, from 1 on."""
+        prepared, (tokens, *_) = work
+        return next(
+            number
+            for number, asks in enumerate(self.passes, 1)
+            if any(core is prepared.core and ids is tokens.ids for core, _, _, ids, _ in asks)
+        )
 
-def works(compiled: CompiledQuestions, n: int, words: int = 3) -> list[list[Any]]:
-    return [compiled.work(compiled.read(f"state {i} " + "word " * words)) for i in range(n)]
+
+Work = tuple[Prepared, list[StateTokens]]
+
+
+def works(model: skyinfer.Model, questions: Any, n: int, words: int = 3) -> list[Work]:
+    prepared = model.engine.prepare(parse_questions(questions))
+    return [(prepared, [prepared.read(f"state {i} " + "word " * words)]) for i in range(n)]
+
+
+def alone(model: skyinfer.Model, work: Work) -> Any:
+    """float32 [n_states, n_options], each question by itself."""
+    prepared, states = work
+    asks = [prepared.ask(tokens, i, i + 1) for tokens in states for i in range(len(prepared.ids))]
+    return [[score for ask in asks for score in model.engine.run([ask]).tolist()]]
 
 
 def never() -> asyncio.Future[None]:
@@ -53,29 +75,34 @@ def ran(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(asyncio.wait_for(make(), 20))
 
 
-def size(work: list[Any]) -> int:
-    return sum(len(ids) for ids, _, _ in work)
+def size(work: Work) -> int:
+    prepared, states = work
+    return sum(prepared.n_tokens(tokens) for tokens in states)
+
+
+def n_sequences(batch: list[Any]) -> int:
+    return sum(n for _, _, n, _, _ in batch)
 
 
 def test_what_waits_is_merged_and_bits_stay(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch)
-    requests = works(model.compile(DRONE["questions"]), 20)
-    alone = [model._engine.run(work) for work in requests]
+    requests = works(model, DRONE["questions"], 20)
+    expected = [alone(model, work) for work in requests]
 
     async def ask() -> list[Any]:
-        waiting = [asyncio.ensure_future(watched.worker.rows(work, size(work), never())) for work in requests]
+        waiting = [asyncio.ensure_future(watched.worker.scores(*work, size(work), never())) for work in requests]
         await asyncio.sleep(0.05)
         assert watched.worker.pending_tokens == sum(map(size, requests))
         watched.go.set()
         return list(await asyncio.gather(*waiting))
 
     together = ran(ask)
-    for one, other in zip(alone, together, strict=True):
-        for row, same in zip(one, other, strict=True):
-            assert row.tolist() == same
-    assert sum(map(len, watched.passes)) == 60
+    assert [scores.tolist() for scores in together] == expected
+    assert sum(map(n_sequences, watched.passes)) == 60
     assert len(watched.passes) < 20  # the first may have been alone
-    assert all(size(batch) <= watched.worker.pass_tokens for batch in watched.passes)
+    for batch in watched.passes:
+        lengths = [sum(core.lengths(len(ids))[first : first + n]) for core, first, n, ids, _ in batch]
+        assert sum(lengths) <= watched.worker.pass_tokens
     assert watched.worker.pending_tokens == 0
     watched.worker.close()
 
@@ -84,19 +111,18 @@ def test_a_huge_request_lets_others_pass(model: skyinfer.Model, monkeypatch: pyt
     watched = Watched(model, monkeypatch)
     monkeypatch.setattr(watched.worker, "pass_tokens", 512)
     questions = {f"q{i}": DRONE["questions"]["danger"] for i in range(100)}
-    (huge,) = works(model.compile(questions), 1, words=100)
-    (small,) = works(model.compile(DRONE["questions"]), 1)
+    (huge,) = works(model, questions, 1, words=100)
+    (small,) = works(model, DRONE["questions"], 1)
 
     async def ask() -> int:
-        first = asyncio.ensure_future(watched.worker.rows(huge, size(huge), never()))
+        first = asyncio.ensure_future(watched.worker.scores(*huge, size(huge), never()))
         await asyncio.sleep(0.05)  # it is in a pass by now, and more of it waits
-        second = asyncio.ensure_future(watched.worker.rows(small, size(small), never()))
+        second = asyncio.ensure_future(watched.worker.scores(*small, size(small), never()))
         await asyncio.sleep(0.05)
         watched.go.set()
         await second
-        seen = len(watched.passes)
         await first
-        return seen
+        return watched.pass_of(small)
 
     assert ran(ask) <= 5
     assert len(watched.passes) > 20
@@ -109,12 +135,12 @@ def test_the_shortest_goes_first_and_the_oldest_gets_a_share(
     """Beside fifty long requests a short one is in the next pass; while short ones keep coming, a long one ends."""
     watched = Watched(model, monkeypatch)
     monkeypatch.setattr(watched.worker, "pass_tokens", 512)
-    long = works(model.compile({f"q{i}": DRONE["questions"]["danger"] for i in range(20)}), 50, words=100)
-    short = works(model.compile(DRONE["questions"]), 300)
+    long = works(model, {f"q{i}": DRONE["questions"]["danger"] for i in range(20)}, 50, words=100)
+    short = works(model, DRONE["questions"], 300)
     ended: list[str] = []
 
-    async def ask(name: str, work: list[Any]) -> None:
-        await watched.worker.rows(work, size(work), never())
+    async def ask(name: str, work: Work) -> None:
+        await watched.worker.scores(*work, size(work), never())
         ended.append(name)
 
     async def all_of_them() -> None:
@@ -124,7 +150,7 @@ def test_the_shortest_goes_first_and_the_oldest_gets_a_share(
         await asyncio.sleep(0.05)
         watched.go.set()
         await tasks[-1]
-        assert len(watched.passes) <= 4
+        assert watched.pass_of(short[0]) <= 4
         for work in short[1:]:  # as many as fill three passes in four
             if "long 0" in ended:
                 break
@@ -142,12 +168,12 @@ def test_the_shortest_goes_first_and_the_oldest_gets_a_share(
 
 def test_work_of_a_disconnected_client_is_dropped(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch)
-    requests = works(model.compile(DRONE["questions"]), 6)
+    requests = works(model, DRONE["questions"], 6)
 
     async def ask() -> Any:
         left = never()
-        leaving = [asyncio.ensure_future(watched.worker.rows(work, size(work), left)) for work in requests[:5]]
-        staying = asyncio.ensure_future(watched.worker.rows(requests[5], size(requests[5])))
+        leaving = [asyncio.ensure_future(watched.worker.scores(*work, size(work), left)) for work in requests[:5]]
+        staying = asyncio.ensure_future(watched.worker.scores(*requests[5], size(requests[5])))
         await asyncio.sleep(0.05)
         left.set_result(None)
         ends = await asyncio.gather(*leaving, return_exceptions=True)
@@ -156,22 +182,21 @@ def test_work_of_a_disconnected_client_is_dropped(model: skyinfer.Model, monkeyp
         watched.go.set()
         return await staying
 
-    rows = ran(ask)
-    assert rows == [row.tolist() for row in model._engine.run(requests[5])]
-    assert sum(map(len, watched.passes)) < 18
+    assert ran(ask).tolist() == alone(model, requests[5])
+    assert sum(map(n_sequences, watched.passes)) < 18
     watched.worker.close()
 
 
 def test_a_failure_is_raised_and_the_thread_goes_on(model: skyinfer.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(model, monkeypatch, fail=True)
     watched.go.set()
-    (work,) = works(model.compile(DRONE["questions"]), 1)
+    (work,) = works(model, DRONE["questions"], 1)
 
     async def ask() -> None:
         for _ in range(3):
             with pytest.raises(RuntimeError, match="broken"):
-                await watched.worker.rows(work, size(work), never())
-        assert await watched.worker.rows([], 0, never()) == []
+                await watched.worker.scores(*work, size(work), never())
+        assert (await watched.worker.scores(work[0], [], 0, never())).shape == (0, work[0].n_options)
 
     ran(ask)
     assert watched.worker._thread is not None

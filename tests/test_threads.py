@@ -13,8 +13,10 @@ from typing import Any
 import checkpoints
 import numpy as np
 import pytest
+from sequences import ask_of
 
 import skyinfer
+from skyinfer.core import border
 from skyinfer.runtime import engine
 from skyinfer.runtime.cpus import available_cpus
 
@@ -171,8 +173,8 @@ def test_any_number_of_threads_gives_the_same_bits(larger: Path, eight_cpus: Non
 
 
 def test_calls_at_once_divide_the_threads(larger: Path) -> None:
-    engine = skyinfer.load(larger, threads=6)._engine
-    work = [([5, 6, 7], [1], 0)]
+    engine = skyinfer.load(larger, threads=6).engine
+    asks = border.CoreAsks([ask_of(engine.core, [([5, 6, 7], [1], 0)])], 16)
     plans = [engine._plan(16, 1, 1, 16) for _ in range(3)]
 
     class PassInside(dict):
@@ -184,15 +186,17 @@ def test_calls_at_once_divide_the_threads(larger: Path) -> None:
 
         def __setitem__(self, name: str, values: np.ndarray) -> None:
             if name == "embd_norm" and self.rest:
-                self.rest[0].run(work, PassInside(self.rest[1:]))
+                self.rest[0].run(asks, trace=PassInside(self.rest[1:]))
 
-    plans[0].run(work, PassInside(plans[1:]))
+    plans[0].run(asks, trace=PassInside(plans[1:]))
     assert [plan.threads for plan in plans] == [6, 3, 2]
-    plans[2].run(work)
+    plans[2].run(asks)
     assert plans[2].threads == 6
+    state = np.array([1 << 20], np.int32)
+    core = border.CoreQuestions(engine.core, [([5], [0], 0, 9)], [[0]], sep_id=2)
     with pytest.raises(ValueError, match="vocabulary"):
-        plans[2].run([([1 << 20], [0], 0)])
-    plans[2].run(work)
+        plans[2].run(border.CoreAsks([(core, 0, 1, state, False)], 16))
+    plans[2].run(asks)
     assert plans[2].threads == 6
 
 

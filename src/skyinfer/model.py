@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .compiled import CompiledQuestions, QuestionCache, compile_questions
+from .compiled import CompiledQuestions, decided, prepared_questions
 from .core import border
 from .errors import IsaError
 from .files import places
@@ -133,7 +133,6 @@ class Model:
         self.path = source.path
         self.config = engine.config
         self._engine = engine
-        self._cache = QuestionCache(engine, entries=64, key_bytes=1 << 16)
 
     @property
     def name(self) -> str:
@@ -148,6 +147,11 @@ class Model:
     def isa(self) -> str:
         """The instruction set that this model runs."""
         return self._engine.core.isa
+
+    @property
+    def engine(self) -> Engine:
+        """What computes, for hosts such as a server, which read, run and answer at different times."""
+        return self._engine
 
     def __repr__(self) -> str:
         return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {self.isa}>"
@@ -184,7 +188,7 @@ class Model:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
-        result = self._cache.compiled(questions)(state, temperature_clamp=temperature_clamp)
+        result = decided(self._engine, prepared_questions(self._engine, questions), state, temperature_clamp)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
@@ -198,7 +202,7 @@ class Model:
             RequestError: as `decide`; where a state is at fault, the path is ("states", its number).
             FormatError: as `decide`.
         """
-        return self._cache.compiled(questions).many(states, temperature_clamp=temperature_clamp)
+        return self.compile(questions).many(states, temperature_clamp=temperature_clamp)
 
     def compile(self, questions: Questions) -> CompiledQuestions:
         """Tokenize questions once, for a loop that asks them about one state after another.
@@ -206,7 +210,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        return compile_questions(self._engine, questions)
+        return CompiledQuestions(self._engine, prepared_questions(self._engine, questions))
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
         """What the model would read, by question id (`skyinfer.text.sequence.Sequence`): ids, markers, what was cut.
@@ -214,7 +218,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        compiled = self._cache.compiled(questions)
+        compiled = self.compile(questions)
         return dict(zip(compiled.ids, compiled.sequences(state), strict=True))
 
     def logits(self, state: Any, questions: Questions) -> dict[Any, np.ndarray]:
@@ -224,7 +228,7 @@ class Model:
             RequestError: as `decide`.
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
-        return self._cache.compiled(questions).logits(state)
+        return self.compile(questions).logits(state)
 
     def activations(self, state: Any, questions: Questions) -> dict[str, np.ndarray]:
         """Every activation of one forward pass by name, float32 [rows, width], for comparing runtimes.
@@ -235,7 +239,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        return self._cache.compiled(questions).activations(state)
+        return self.compile(questions).activations(state)
 
 
 def info() -> dict[str, Any]:

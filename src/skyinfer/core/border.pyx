@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
+# cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
 """The border to the C core: sizes are checked, the GIL is dropped, and one C call is made.
 
 Shapes and contracts: csrc/skyinfer.h. What the core refuses comes back as ValueError with its message, or as MemoryError.
@@ -6,9 +6,8 @@ Shapes and contracts: csrc/skyinfer.h. What the core refuses comes back as Value
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.number cimport PyNumber_Index
-from libc.math cimport exp, isfinite
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 import numpy as np
 
@@ -166,12 +165,234 @@ cdef class CoreModel:
         return sky_model_bytes(self.handle)
 
 
-cdef int32_t _as_token(object number) except? -1:
-    """A whole number as a token id."""
-    try:
-        return <int32_t>PyNumber_Index(number)
-    except OverflowError:
-        raise ValueError(f"token id {number} is not in the vocabulary") from None
+def token_ids(ids not None):
+    """Token ids as the core takes them: int32 [n], `ids` itself where it is such an array.
+
+    Raises:
+        TypeError: one is no whole number.
+        ValueError: one does not fit into int32, so it is in no vocabulary; or an array has more dimensions than one.
+    """
+    cdef int32_t[::1] out
+    cdef Py_ssize_t i = 0
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1:
+            raise ValueError(f"token ids: expected one dimension, got {ids.ndim}")
+        if ids.dtype == np.int32 and ids.flags.c_contiguous:
+            return ids
+    elif not isinstance(ids, (list, tuple)):
+        ids = list(ids)
+    array = np.empty(len(ids), np.int32)
+    if len(ids):
+        out = array
+        for number in ids:
+            try:
+                out[i] = <int32_t>PyNumber_Index(number)
+            except OverflowError:
+                raise ValueError(f"token id {number} is not in the vocabulary") from None
+            i += 1
+    return array
+
+
+cdef class CoreQuestions:
+    """Questions of one model, made ready for any state; without a model they can be laid out, but not run. Immutable.
+
+    `prefixes`: for each (prefix ids, marker positions, question type, tokens that its whole sequence may have); `options`: for
+    each the option that each of its markers stands for.
+
+    Attributes:
+        n: questions; longest: tokens of the longest possible sequence.
+        offsets: int32 [n + 1]; question i's markers and options are offsets[i] to offsets[i + 1] of all.
+    """
+
+    cdef sky_questions *handle
+    cdef CoreModel model  # lives as long as its questions
+    cdef readonly int n, longest
+    cdef readonly object offsets
+
+    def __cinit__(self, CoreModel model, list prefixes not None, list options not None, *, int sep_id):
+        cdef sky_question_list parts
+        cdef sky_status status
+        self.model, self.n = model, len(prefixes)
+        self.longest = max([most for _, _, _, most in prefixes], default=0)
+        self.offsets = np.cumsum([0] + [len(markers) for _, markers, _, _ in prefixes], dtype=np.int32)
+        if [len(order) for order in options] != np.diff(self.offsets).tolist():
+            raise ValueError("expected an option for each marker of every prefix")
+        # with an element more, so that the first has an address even where there is none
+        cdef const int32_t[::1] all_ids = _as_int32([token_id for ids, _, _, _ in prefixes for token_id in ids])
+        cdef const int32_t[::1] all_offsets = _as_int32(np.cumsum([0] + [len(ids) for ids, _, _, _ in prefixes]))
+        cdef const int32_t[::1] all_markers = _as_int32([at for _, markers, _, _ in prefixes for at in markers])
+        cdef const int32_t[::1] all_marker_offsets = self.offsets
+        cdef const int32_t[::1] all_options = _as_int32([option for order in options for option in order])
+        cdef const int32_t[::1] all_types = _as_int32([kind for _, _, kind, _ in prefixes])
+        cdef const int32_t[::1] all_most = _as_int32([most for _, _, _, most in prefixes])
+        parts.n_questions, parts.sep_id = self.n, sep_id
+        parts.token_ids, parts.token_offsets, parts.markers = &all_ids[0], &all_offsets[0], &all_markers[0]
+        parts.marker_offsets, parts.options = &all_marker_offsets[0], &all_options[0]
+        parts.question_types, parts.max_tokens = &all_types[0], &all_most[0]
+        self.offsets.flags.writeable = False
+        cdef sky_model *model_handle = model.handle if model is not None else NULL
+        with nogil:
+            status = sky_questions_create(model_handle, &parts, &self.handle)
+        if status != SKY_OK:
+            raise _error(status, sky_questions_error(self.handle))
+
+    def __dealloc__(self):
+        sky_questions_free(self.handle)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that they take in the core."""
+        return sky_questions_bytes(self.handle)
+
+    def n_tokens(self, long long n_state) -> int:
+        """Tokens of all sequences together, for a state of `n_state` tokens."""
+        cdef sky_ask ask = self.ask(n_state)
+        cdef long long total = 0
+        cdef int i
+        with nogil:
+            for i in range(self.n):
+                total += sky_ask_sequence(&ask, i, NULL, NULL)
+        return total
+
+    def lengths(self, long long n_state) -> list[int]:
+        """Tokens of each sequence, for a state of `n_state` tokens."""
+        cdef sky_ask ask = self.ask(n_state)
+        cdef int i
+        return [sky_ask_sequence(&ask, i, NULL, NULL) for i in range(self.n)]
+
+    def sequence(self, int question, const int32_t[::1] state_ids not None, bint keep_tail) -> tuple[list[int], int]:
+        """The whole sequence of one question about a state, and how many of the state's tokens it has.
+
+        Raises:
+            IndexError: there is no such question.
+        """
+        cdef sky_ask ask = self.ask(state_ids.shape[0])
+        cdef int32_t used = 0
+        cdef int i
+        if state_ids.shape[0]:
+            ask.state_ids = &state_ids[0]
+        ask.keep_tail = keep_tail
+        cdef int n = sky_ask_sequence(&ask, question, NULL, &used)
+        if n == 0:
+            raise IndexError(f"question {question} of {self.n}")
+        cdef int32_t[::1] ids = np.empty(n, np.int32)
+        sky_ask_sequence(&ask, question, &ids[0], NULL)
+        return [ids[i] for i in range(n)], used
+
+    def probabilities(self, const float[::1] logits not None, const double[::1] temperatures not None):
+        """softmax(logits / temperature) of each question: a list of float64 numbers in the order of its options for each.
+
+        `logits`: [offsets[n]], `temperatures`: [n]. None where a score is NaN or infinite.
+        """
+        cdef int n_options = self.n_options()
+        cdef double *p = <double *>PyMem_Malloc((n_options + 1) * sizeof(double))
+        cdef const int32_t[::1] offsets = self.offsets
+        cdef int q, i
+        if p == NULL:
+            raise MemoryError
+        try:
+            if not self.softmax(logits, temperatures, p):
+                return None
+            return [[p[i] for i in range(offsets[q], offsets[q + 1])] for q in range(self.n)]
+        finally:
+            PyMem_Free(p)
+
+    def probabilities_into(self, const float[::1] logits not None, const double[::1] temperatures not None,
+                           float[::1] out not None) -> bool:
+        """`probabilities` into out [offsets[n]], rounded to float32. False where a score is NaN or infinite."""
+        cdef int n_options = self.n_options()
+        cdef double *p
+        cdef int i
+        _check_out(out, n_options)
+        p = <double *>PyMem_Malloc((n_options + 1) * sizeof(double))
+        if p == NULL:
+            raise MemoryError
+        try:
+            finite = self.softmax(logits, temperatures, p)
+            for i in range(n_options if finite else 0):
+                out[i] = <float>p[i]
+            return finite
+        finally:
+            PyMem_Free(p)
+
+    cdef int n_options(self) except -1:
+        return self.offsets[self.n]
+
+    cdef sky_ask ask(self, long long n_state) noexcept:
+        """All questions about a state of so many tokens, which are not there yet."""
+        cdef sky_ask ask
+        memset(&ask, 0, sizeof(ask))
+        ask.questions, ask.n, ask.n_state = self.handle, self.n, n_state
+        return ask
+
+    cdef bint softmax(self, const float[::1] logits, const double[::1] temperatures, double *p) except -1:
+        """p [n_options] in the order of the options; False where a score is not finite."""
+        cdef int n_options = self.n_options()
+        cdef int finite
+        if logits.shape[0] != n_options or temperatures.shape[0] != self.n:
+            raise ValueError(f"expected {n_options} scores and {self.n} temperatures")
+        if n_options == 0:
+            return True
+        with nogil:
+            finite = sky_probabilities(self.handle, &logits[0], &temperatures[0], p)
+        return finite != 0
+
+
+cdef object _as_int32(values):
+    return np.append(np.asarray(values, np.int32), np.int32(0))
+
+
+cdef int _check_out(const float[::1] out, Py_ssize_t n) except -1:
+    if out.shape[0] != n:
+        raise ValueError(f"out: expected [{n}], got [{out.shape[0]}]")
+    return 0
+
+
+cdef class CoreAsks:
+    """Questions about states, to be run together.
+
+    `asks`: for each (questions, its first question, how many of them, the state's token ids as int32 [n], whether the end of
+    a state that does not fit is kept). A forward pass takes at most `pass_tokens` tokens, or one sequence.
+
+    Attributes:
+        n_tokens, n_markers: of all sequences; n_markers is how many scores come out.
+    """
+
+    cdef list asks  # keeps what is pointed at
+    cdef sky_ask *items
+    cdef int n, pass_tokens
+    cdef sky_plan_limits largest  # pass
+    cdef readonly long long n_tokens, n_markers
+
+    def __cinit__(self, list asks not None, int pass_tokens):
+        cdef CoreQuestions questions
+        cdef const int32_t[::1] ids
+        cdef sky_ask *item
+        cdef int64_t n_tokens, n_markers
+        cdef sky_status status
+        self.asks, self.n, self.pass_tokens = list(asks), len(asks), pass_tokens
+        self.items = <sky_ask *>PyMem_Malloc((self.n + 1) * sizeof(sky_ask))
+        if self.items == NULL:
+            raise MemoryError
+        item = self.items
+        for questions, first, n, state_ids, keep_tail in self.asks:
+            ids = state_ids
+            item.questions, item.first, item.n = questions.handle, first, n
+            item.state_ids, item.n_state = &ids[0] if ids.shape[0] else NULL, ids.shape[0]
+            item.keep_tail = keep_tail
+            item += 1
+        status = sky_measure_asks(self.items, self.n, pass_tokens, &self.largest, &n_tokens, &n_markers)
+        if status != SKY_OK:
+            raise ValueError("a set has no such questions")
+        self.n_tokens, self.n_markers = n_tokens, n_markers
+
+    def __dealloc__(self):
+        PyMem_Free(self.items)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Of the largest pass: tokens, sequences, markers, and the tokens of its longest sequence."""
+        return self.largest.n_tokens, self.largest.n_sequences, self.largest.n_markers, self.largest.sequence_tokens
 
 
 cdef void _record(void *context, const char *name, const float *data, int rows, int cols, int stride) noexcept with gil:
@@ -190,87 +411,55 @@ cdef class CorePlan:
     cdef sky_plan *handle
     cdef CoreModel model  # lives as long as its plans
     cdef sky_plan_limits limits
-    cdef int32_t[::1] token_ids, token_offsets, markers, marker_offsets, question_types, state
-    cdef float[::1] logits
 
     def __cinit__(self, CoreModel model not None, *, int n_tokens, int n_sequences, int n_markers, int sequence_tokens,
                   int n_threads=1):
+        cdef sky_status status
         self.model = model
         self.limits.n_tokens, self.limits.n_sequences = n_tokens, n_sequences
         self.limits.n_markers, self.limits.sequence_tokens = n_markers, sequence_tokens
         self.limits.n_threads = n_threads
-        cdef sky_status status
         with nogil:
             status = sky_plan_create(model.handle, &self.limits, &self.handle)
         if status != SKY_OK:
-            raise _error(status, sky_plan_error(self.handle) if self.handle != NULL else NULL)
-        self.token_ids = np.zeros(n_tokens, np.int32)
-        self.token_offsets = np.zeros(n_sequences + 1, np.int32)
-        self.markers = np.zeros(max(n_markers, 1), np.int32)
-        self.marker_offsets = np.zeros(n_sequences + 1, np.int32)
-        self.question_types = np.zeros(n_sequences, np.int32)
-        self.state = np.zeros(sequence_tokens, np.int32)
-        self.logits = np.zeros(max(n_markers, 1), np.float32)
+            raise _error(status, sky_plan_error(self.handle))
 
     def __dealloc__(self):
         sky_plan_free(self.handle)
 
-    cpdef bint holds(self, int n_tokens, int n_sequences, int n_markers, int sequence_tokens) noexcept:
-        """Whether a batch of these sizes is within the limits."""
-        return (n_tokens <= self.limits.n_tokens and n_sequences <= self.limits.n_sequences
-                and n_markers <= self.limits.n_markers and sequence_tokens <= self.limits.sequence_tokens)
+    def holds(self, CoreAsks asks not None) -> bool:
+        """Whether all passes of the asks are within the limits."""
+        return (asks.largest.n_tokens <= self.limits.n_tokens and asks.largest.n_sequences <= self.limits.n_sequences
+                and asks.largest.n_markers <= self.limits.n_markers
+                and asks.largest.sequence_tokens <= self.limits.sequence_tokens)
 
-    cdef int forward(self, int n) except -1:
-        """One forward pass over the first n sequences of the buffers that a batch is laid out in."""
-        cdef sky_batch batch
-        cdef sky_status status
-        batch.n_sequences = n
-        batch.token_ids, batch.token_offsets = &self.token_ids[0], &self.token_offsets[0]
-        batch.markers, batch.marker_offsets = &self.markers[0], &self.marker_offsets[0]
-        batch.question_types = &self.question_types[0]
-        with nogil:
-            status = sky_run(self.handle, &batch, &self.logits[0])
-        if status != SKY_OK:
-            raise _error(status, sky_plan_error(self.handle))
-        return 0
+    def run(self, CoreAsks asks not None, out=None, trace=None):
+        """One raw score for each marker of every sequence, in order: float32 [asks.n_markers], into `out` where it is given.
 
-    def run(self, list sequences not None, trace=None):
-        """One forward pass over `sequences`, a list of (token ids, marker positions, question type).
-
-        Returns a float32 array of logits for each sequence, one per marker. `trace`, a dict, is filled with every activation
-        by name, float32 [rows, cols].
+        `trace`, a dict, is filled with every activation by name, float32 [rows, cols]; of several passes that of the last.
 
         Raises:
             RuntimeError: another thread is running this plan.
-            ValueError: the batch is larger than the plan, or holds what the core refuses.
+            ValueError: a sequence is larger than the plan, or a token id is not in the vocabulary; or `out` is of another size.
         """
-        cdef int n
-        self.claim()
+        if out is None:
+            out = np.empty(asks.n_markers, np.float32)
+        cdef float[::1] logits = out
+        cdef sky_status status
+        _check_out(logits, asks.n_markers)
+        cdef float *first = &logits[0] if logits.shape[0] else NULL
+        if not sky_plan_claim(self.handle):
+            raise RuntimeError("this plan is running in another thread")
         try:
-            n = self._lay_out(sequences)
             if trace is not None:
                 sky_plan_trace(self.handle, _record, <void *>trace)
-            self.forward(n)
-            logits = np.array(self.logits[:self.marker_offsets[n]])
-            return [logits[self.marker_offsets[i]:self.marker_offsets[i + 1]] for i in range(n)]
+            with nogil:
+                status = sky_run_asks(self.handle, asks.items, asks.n, asks.pass_tokens, first)
+            if status != SKY_OK:
+                raise _error(status, sky_plan_error(self.handle))
+            return out
         finally:
             sky_plan_trace(self.handle, NULL, NULL)
-            sky_plan_release(self.handle)
-
-    def run_prefixes(self, CorePrefixes prefixes not None, int first, int last, list state_ids not None,
-                  bint keep_tail) -> list[list[float]]:
-        """One forward pass over prefixes [first, last) with the state behind each.
-
-        Returns a list of logits for each prefix, one per marker. Raises as `run`.
-        """
-        cdef int n = last - first
-        self.claim()
-        try:
-            prefixes.lay_out(self, first, last, state_ids, keep_tail)
-            self.forward(n)
-            return [[self.logits[i] for i in range(self.marker_offsets[q], self.marker_offsets[q + 1])]
-                    for q in range(n)]
-        finally:
             sky_plan_release(self.handle)
 
     @property
@@ -278,191 +467,63 @@ cdef class CorePlan:
         """How many threads the last pass might use: passes of one model that run at once divide theirs."""
         return sky_plan_threads(self.handle)
 
-    cdef int claim(self) except -1:
-        if not sky_plan_claim(self.handle):
-            raise RuntimeError("this plan is running in another thread")
-        return 0
-
-    cdef int _lay_out(self, list sequences) except -1:
-        """Copies the sequences into the plan's own buffers, end to end; gives how many there are."""
-        cdef int n_tokens = 0, n_markers = 0, n = 0, question_type
-        cdef list ids, markers
-        for ids, markers, question_type in sequences:
-            if n == self.limits.n_sequences:
-                raise ValueError(f"the plan holds at most {self.limits.n_sequences} sequences")
-            for token_id in ids:
-                if n_tokens == self.limits.n_tokens:
-                    raise ValueError(f"the plan holds at most {self.limits.n_tokens} tokens")
-                self.token_ids[n_tokens] = _as_token(token_id)
-                n_tokens += 1
-            for marker in markers:
-                if n_markers == self.limits.n_markers:
-                    raise ValueError(f"the plan holds at most {self.limits.n_markers} markers")
-                self.markers[n_markers] = marker
-                n_markers += 1
-            self.question_types[n] = question_type
-            n += 1
-            self.token_offsets[n] = n_tokens
-            self.marker_offsets[n] = n_markers
-        return n
-
-
-cdef class CorePrefixes:
-    """The prefixes of some questions, end to end: every sequence but for its state and last [SEP]. Immutable.
-
-    `prefixes`: for each (prefix ids, marker positions, question type, tokens that its whole sequence may have).
-    """
-
-    cdef readonly int n
-    cdef int sep_id
-    cdef int32_t[::1] ids, offsets, markers, marker_offsets, question_types, max_tokens
-    cdef readonly int longest
-
-    def __cinit__(self, list prefixes not None, *, int sep_id):
-        self.n, self.sep_id = len(prefixes), sep_id
-        self.ids = _as_int32([token_id for ids, _, _, _ in prefixes for token_id in ids])
-        self.offsets = _as_int32(np.cumsum([0] + [len(ids) for ids, _, _, _ in prefixes]))
-        self.markers = _as_int32([at for _, markers, _, _ in prefixes for at in markers])
-        self.marker_offsets = _as_int32(np.cumsum([0] + [len(markers) for _, markers, _, _ in prefixes]))
-        self.question_types = _as_int32([kind for _, _, kind, _ in prefixes])
-        self.max_tokens = _as_int32([most for _, _, _, most in prefixes])
-        self.longest = max([most for _, _, _, most in prefixes], default=0)
-
-    cdef int used(self, int q, int n_state) noexcept nogil:
-        """How many of a state's tokens prefix q leaves room for."""
-        return min(n_state, max(0, self.max_tokens[q] - (self.offsets[q + 1] - self.offsets[q]) - 1))
-
-    cdef int length(self, int q, int n_state) noexcept nogil:
-        """Tokens of the whole sequence of prefix q."""
-        return min(self.offsets[q + 1] - self.offsets[q] + self.used(q, n_state) + 1, self.max_tokens[q])
-
-    cdef int kept(self, object n_state) except -1:
-        """How many of `n_state` tokens any prefix could take: no more than fit into an int."""
-        return min(n_state, self.longest)
-
-    def n_tokens(self, n_state) -> int:
-        """Tokens of all sequences together, for a state of `n_state` tokens."""
-        cdef int64_t total = 0
-        cdef int kept = self.kept(n_state)
-        for q in range(self.n):
-            total += self.length(q, kept)
-        return total
-
-    def batch(self, int first, n_state, int most_tokens) -> tuple[int, int, int]:
-        """The longest run of prefixes from `first` on that one forward pass over `most_tokens` holds, at least one prefix:
-        (first prefix after it, its tokens, its markers)."""
-        cdef int last = first, length, kept = self.kept(n_state)
-        cdef int64_t n_tokens = 0
-        while last < self.n:
-            length = self.length(last, kept)
-            if last > first and n_tokens + length > most_tokens:
-                break
-            n_tokens += length
-            last += 1
-        return last, n_tokens, self.marker_offsets[last] - self.marker_offsets[first]
-
-    cdef int lay_out(self, CorePlan plan, int first, int last, list state_ids, bint keep_tail) except -1:
-        """[prefix] [state] [SEP] for each question, into the buffers of a plan, as sequence.SequenceBuilder.assemble does.
-
-        Raises:
-            ValueError: the plan is too small.
-        """
-        cdef int n_state = self.kept(len(state_ids)), n_markers = self.marker_offsets[last] - self.marker_offsets[first]
-        cdef Py_ssize_t begin = len(state_ids) - n_state if keep_tail else 0
-        cdef int q, i, n_head, used, length, end = 0
-        cdef int64_t n_tokens = 0
-        for q in range(first, last):
-            n_tokens += self.length(q, n_state)
-        if n_tokens > plan.limits.n_tokens or not plan.holds(n_tokens, last - first, n_markers, self.longest):
-            raise ValueError("these prefixes and this state are larger than the plan")
-        for i in range(n_state):
-            plan.state[i] = _as_token(state_ids[begin + i])
-        for q in range(first, last):
-            n_head, used = self.offsets[q + 1] - self.offsets[q], self.used(q, n_state)
-            length = self.length(q, n_state)
-            memcpy(&plan.token_ids[end], &self.ids[self.offsets[q]],
-                   <size_t>min(n_head, length) * sizeof(int32_t))
-            if used:
-                memcpy(&plan.token_ids[end + n_head], &plan.state[n_state - used if keep_tail else 0],
-                       <size_t>used * sizeof(int32_t))
-            if n_head + used < length:
-                plan.token_ids[end + n_head + used] = self.sep_id
-            end += length
-            plan.token_offsets[q - first + 1] = end
-            plan.marker_offsets[q - first + 1] = self.marker_offsets[q + 1] - self.marker_offsets[first]
-        memcpy(&plan.markers[0], &self.markers[self.marker_offsets[first]], <size_t>n_markers * sizeof(int32_t))
-        memcpy(&plan.question_types[0], &self.question_types[first], <size_t>(last - first) * sizeof(int32_t))
-        return 0
-
-
-cdef object _as_int32(values):
-    """A buffer of int32 with an element more, so that the place behind the last one is an address, too."""
-    return np.append(np.asarray(values, np.int32), np.int32(0))
-
 
 cdef class CoreStepper:
     """A plan for the same questions over and over. One thread at a time may step.
 
-    `temperatures`: of each question; `options`: for each, the caller's option that each marker stands for. One forward
-    pass takes at most `batch_tokens` tokens, or one question.
+    `temperatures`: float64 [n], of each question. One forward pass takes at most `pass_tokens` tokens, or one question.
     """
 
     cdef CorePlan plan
-    cdef CorePrefixes prefixes
-    cdef int batch_tokens
-    cdef int32_t[::1] option_of
-    cdef double[::1] temperatures
+    cdef CoreQuestions questions
+    cdef int pass_tokens
+    cdef float[::1] logits
+    cdef const double[::1] temperatures
+    cdef double[::1] p
 
-    def __cinit__(self, CoreModel model not None, CorePrefixes prefixes not None, list temperatures not None,
-                  list options not None, *, int batch_tokens, int n_threads=1):
-        if len(temperatures) != prefixes.n or [len(order) for order in options] != [
-                prefixes.marker_offsets[q + 1] - prefixes.marker_offsets[q] for q in range(prefixes.n)]:
-            raise ValueError("expected a temperature and an option for each marker of every prefix")
-        self.prefixes, self.batch_tokens = prefixes, batch_tokens
-        most_tokens = min(max(prefixes.n, 1) * max(prefixes.longest, 1), max(batch_tokens, prefixes.longest))
-        self.plan = CorePlan(model, n_tokens=most_tokens, n_sequences=min(max(prefixes.n, 1), most_tokens),
-                             n_markers=min(prefixes.marker_offsets[prefixes.n], most_tokens),
-                             sequence_tokens=max(prefixes.longest, 1), n_threads=n_threads)
-        self.option_of = _as_int32([option for order in options for option in order])
-        self.temperatures = np.array(temperatures + [1.0], np.float64)
+    def __cinit__(self, CoreQuestions questions not None, const double[::1] temperatures not None, *, int pass_tokens,
+                  int n_threads=1):
+        if temperatures.shape[0] != questions.n:
+            raise ValueError(f"expected {questions.n} temperatures, got {temperatures.shape[0]}")
+        n_markers = questions.n_options()
+        most_tokens = min(max(questions.n, 1) * max(questions.longest, 1), max(pass_tokens, questions.longest))
+        self.questions, self.pass_tokens, self.temperatures = questions, pass_tokens, temperatures
+        self.plan = CorePlan(questions.model, n_tokens=most_tokens, n_sequences=min(max(questions.n, 1), most_tokens),
+                             n_markers=min(n_markers, most_tokens), sequence_tokens=max(questions.longest, 1),
+                             n_threads=n_threads)
+        self.logits, self.p = np.zeros(n_markers + 1, np.float32), np.zeros(n_markers + 1, np.float64)
 
-    def step(self, list state_ids not None, bint keep_tail, float[::1] probabilities not None) -> bool:
-        """Writes the softmax of every question, options in the caller's order. False where scores are not finite."""
-        cdef int first = 0, last
-        cdef bint finite = True
-        if probabilities.shape[0] != self.prefixes.marker_offsets[self.prefixes.n]:
-            raise ValueError(f"expected room for {self.prefixes.marker_offsets[self.prefixes.n]} probabilities")
+    def step(self, const int32_t[::1] state_ids not None, bint keep_tail, float[::1] out not None) -> bool:
+        """Writes the probability of every option of every question to out [offsets[n]]. False where scores are not finite.
+
+        Raises:
+            RuntimeError: another thread is stepping.
+            ValueError: a token id is not in the vocabulary, or `out` is of another size.
+        """
+        cdef sky_ask ask = self.questions.ask(state_ids.shape[0])
+        cdef sky_status status
+        cdef int i, n_options = self.questions.n_options()
+        cdef int finite = 1
+        _check_out(out, n_options)
+        if n_options == 0:
+            return True
+        if state_ids.shape[0]:
+            ask.state_ids = &state_ids[0]
+        ask.keep_tail = keep_tail
         if not sky_plan_claim(self.plan.handle):
             raise RuntimeError("these compiled questions are stepping in another thread")
         try:
-            while first < self.prefixes.n:
-                last, _, _ = self.prefixes.batch(first, len(state_ids), self.batch_tokens)
-                self.prefixes.lay_out(self.plan, first, last, state_ids, keep_tail)
-                self.plan.forward(last - first)
-                finite &= self._softmax(first, last, probabilities)
-                first = last
-            return finite
+            with nogil:
+                status = sky_run_asks(self.plan.handle, &ask, 1, self.pass_tokens, &self.logits[0])
+                if status == SKY_OK:
+                    finite = sky_probabilities(self.questions.handle, &self.logits[0], &self.temperatures[0], &self.p[0])
+            if status != SKY_OK:
+                raise _error(status, sky_plan_error(self.plan.handle))
+            for i in range(n_options if finite else 0):
+                out[i] = <float>self.p[i]
+            return finite != 0
         finally:
             sky_plan_release(self.plan.handle)
-
-    cdef bint _softmax(self, int first, int last, float[::1] probabilities) noexcept nogil:
-        cdef int q, i, begin, end, skipped = self.prefixes.marker_offsets[first]
-        cdef double peak, total
-        cdef bint finite = True
-        cdef const float *logits = &self.plan.logits[0]
-        for q in range(first, last):
-            begin, end = self.prefixes.marker_offsets[q], self.prefixes.marker_offsets[q + 1]
-            peak = logits[begin - skipped]
-            for i in range(begin, end):
-                finite &= isfinite(logits[i - skipped]) != 0
-                peak = max(peak, <double>logits[i - skipped])
-            total = 0.0
-            for i in range(begin, end):
-                total += exp((logits[i - skipped] - peak) / self.temperatures[q])
-            for i in range(begin, end):
-                probabilities[begin + self.option_of[i]] = <float>(
-                    exp((logits[i - skipped] - peak) / self.temperatures[q]) / total)
-        return finite
 
 
 # ---- what kernels.pyx, which links no core of its own, takes from the one in here ----

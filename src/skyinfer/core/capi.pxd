@@ -108,6 +108,38 @@ cdef extern from "skyinfer.h" nogil:
     sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
     void sky_plan_trace(sky_plan *plan, sky_trace_fn *fn, void *context)
 
+    ctypedef struct sky_questions:
+        pass
+
+    ctypedef struct sky_question_list:
+        int32_t n_questions
+        int32_t sep_id
+        const int32_t *token_ids
+        const int32_t *token_offsets
+        const int32_t *markers
+        const int32_t *marker_offsets
+        const int32_t *options
+        const int32_t *question_types
+        const int32_t *max_tokens
+
+    ctypedef struct sky_ask:
+        const sky_questions *questions
+        int32_t first
+        int32_t n
+        const int32_t *state_ids
+        int64_t n_state
+        int32_t keep_tail
+
+    sky_status sky_questions_create(const sky_model *model, const sky_question_list *list, sky_questions **questions)
+    const char *sky_questions_error(const sky_questions *questions)
+    size_t sky_questions_bytes(const sky_questions *questions)
+    void sky_questions_free(sky_questions *questions)
+    int32_t sky_ask_sequence(const sky_ask *ask, int32_t question, int32_t *token_ids, int32_t *n_state_used)
+    sky_status sky_run_asks(sky_plan *plan, const sky_ask *asks, int32_t n_asks, int32_t pass_tokens, float *logits)
+    sky_status sky_measure_asks(const sky_ask *asks, int32_t n_asks, int32_t pass_tokens, sky_plan_limits *largest,
+                                int64_t *n_tokens, int64_t *n_markers)
+    int sky_probabilities(const sky_questions *questions, const float *logits, const double *temperatures, double *p)
+
 
 cdef extern from "kernels/kernels.h" nogil:
     ctypedef enum sky_epilogue:

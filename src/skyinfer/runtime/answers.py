@@ -1,18 +1,14 @@
-"""From raw scores to typed answers: temperature, softmax, confidence, envelope.
+"""From probabilities to typed answers: confidence and envelope. All in float64 and unrounded.
 
-Formulas: TypeSafe's confidence, as published for POST /v1/systemone; temperatures as the Laya runtime
-applies them, or as llama.cpp does where the clamp is off. All in float64 and unrounded.
+Formulas: TypeSafe's confidence, as published for POST /v1/systemone. Temperature and softmax are the core's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
-from ..files.temperatures import Temperatures
 from ..schema import Question
 
 if TYPE_CHECKING:
@@ -22,30 +18,6 @@ if TYPE_CHECKING:
 
 def faulty_weights() -> FormatError:
     return FormatError("the model's scores are not finite: its weights are faulty")
-
-
-def check_scores(logits: SequenceOf[float]) -> None:
-    """Refuse scores that come of faulty weights.
-
-    Raises:
-        FormatError: one is NaN or infinite.
-    """
-    # scores are float32, so this sum of theirs in float64 cannot overflow
-    if not math.isfinite(sum(logits)):
-        raise faulty_weights()
-
-
-def probabilities(logits: SequenceOf[float], temperature: float) -> list[float]:
-    """softmax(logits / temperature) in float64.
-
-    Raises:
-        FormatError: a score is NaN or infinite, so the model's weights are faulty.
-    """
-    check_scores(logits)
-    top = max(logits)
-    exps = [math.exp((z - top) / temperature) for z in logits]
-    total = math.fsum(exps)
-    return [e / total for e in exps]
 
 
 def choice_confidence(p: SequenceOf[float]) -> float:
@@ -68,23 +40,15 @@ def score_confidence(p: SequenceOf[float]) -> float:
 def answer(
     question: Question,
     sequence: Sequence | None,
-    logits: SequenceOf[float],
-    temperatures: Temperatures,
+    p: SequenceOf[float],
 ) -> Answer:
     """The typed answer to one question.
 
-    `logits`: [n_options] in slot order, as the model computes them for the markers of `sequence`
-    (`in_option_order` has not been applied). `sequence` adds ``x_truncated`` where the state was
-    cut, ``x_options`` where options became identical and ``x_grown`` where it is longer than the model's
+    `p`: [n_options], the probability of each option in the order of the options. `sequence` adds ``x_truncated`` where
+    the state was cut, ``x_options`` where options became identical and ``x_grown`` where it is longer than the model's
     `max_tokens`; None leaves them out.
-
-    Raises:
-        FormatError: a score is NaN or infinite.
     """
     options = question.options
-    p = probabilities(logits, temperatures.of(question.type, len(options)))
-    if question.option_order is not None:
-        p = in_option_order(question, p)
     result: dict[str, Any] = {"type": question.type}
     if question.type == "noul":
         result["noul"] = p[1]
@@ -116,32 +80,23 @@ def answer(
     return result  # type: ignore[return-value]
 
 
-def in_option_order(question: Question, values: Iterable[Any]) -> list[Any]:
-    """Values by slot, put back into the order in which the caller gave the options."""
-    if question.option_order is None:
-        return list(values)
-    by_option = dict(zip(question.option_order, values, strict=True))
-    return [by_option[i] for i in range(len(by_option))]
-
-
 def response(
     model: str,
     questions: SequenceOf[Question],
     sequences: SequenceOf[Sequence | None],
-    logits: SequenceOf[SequenceOf[float]],
-    temperatures: Temperatures,
+    probabilities: SequenceOf[SequenceOf[float]],
     *,
     input_tokens: int,
 ) -> Response:
     """The envelope: an answer by question id, in the order received, and the tokens read.
 
-    `logits` holds one row for each question, in slot order; `sequences` are as in `answer`. Raises as `answer`.
+    `probabilities` holds a row for each question, and `sequences` is likewise, both as in `answer`.
     """
     return {
         "model": model,
         "answers": {
-            question.id: answer(question, sequence, row, temperatures)
-            for question, sequence, row in zip(questions, sequences, logits, strict=True)
+            question.id: answer(question, sequence, row)
+            for question, sequence, row in zip(questions, sequences, probabilities, strict=True)
         },
         "usage": {
             "input_tokens": input_tokens,

@@ -1,14 +1,14 @@
-"""What a loaded model computes with: the sequence builder, the packed weights, and idle plans for its threads.
+"""What a loaded model computes with: sequence builder, packed weights, prepared questions, idle plans for its threads.
 
-Model (model.py) and CompiledQuestions (compiled.py) are two faces of one engine. Text is left to sequence.py, answers
-to answer.py.
+Model (model.py) and CompiledQuestions (compiled.py) are two faces of one engine; a server uses the engine itself
+(`Model.engine`). Text is left to sequence.py, questions and answers to prepared.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -18,14 +18,12 @@ from ..errors import FormatError, warn
 from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
 from ..files.tensors import ALL_ROWS
-from ..schema import QUESTION_TYPES, Question
-from ..text.sequence import Prefix, SequenceBuilder, StateTokens, longest_grown
+from ..schema import Question
+from ..text.sequence import SequenceBuilder, longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
 from .cpus import available_cpus
-
-# What one forward pass takes: token ids, marker positions, and the question type's number.
-Work = tuple[list[int], list[int], int]
+from .prepared import Prepared, PreparedCache
 
 # Parameters from which threads pay for themselves: all of them in loading, those that every token is multiplied by in a
 # forward pass.
@@ -38,18 +36,21 @@ _EMBEDDING, _ROWS_AT_ONCE = "token_embd.weight", 4096
 
 # One forward pass takes at most this many tokens of a request, so that a huge request does not take huge buffers.
 # Beyond a few hundred tokens a longer batch is no faster, and splitting never changes an answer.
-_BATCH_TOKENS = 2048
+_PASS_TOKENS = 2048
+_UNLIMITED = (1 << 31) - 1
+
+# What is kept of question sets, the last used longest: all of a model's together, and one.
+_PREPARED_BYTES, _LARGEST_PREPARED = 16 << 20, 2 << 20
 
 
 class Engine:
-    """A model in memory. Immutable but for its pool of idle plans, and safe to share between threads.
+    """A model in memory. Immutable but for idle plans and prepared questions; safe to share between threads.
 
     Attributes:
         config: sizes and constants.
         builder: from questions and states to sequences.
         core: the packed weights.
         threads: that one forward pass may use.
-        temperature_clamp: what `temperatures` takes for None.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Engine:
         source.forget("tokenizer.")  # else it would be in memory beside the weights
         longest = longest_grown(config.max_tokens, config.context_tokens) if grow else None
         self.builder = SequenceBuilder(tokenizer, template, config.max_tokens, config.max_head_tokens, longest)
-        self.temperature_clamp = temperature_clamp
-        self._temperatures = {clamp: Temperatures(self.config.temperatures, clamp) for clamp in (True, False)}
+        self._temperatures = {
+            clamp: Temperatures(config.temperatures, temperature_clamp if clamp is None else clamp)
+            for clamp in (True, False, None)
+        }
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
         packers = threads or available_cpus()
@@ -80,72 +83,73 @@ class Engine:
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
+        self._prepared = PreparedCache(_PREPARED_BYTES, _LARGEST_PREPARED)
 
-    def temperatures(self, clamp: bool | None = None) -> Temperatures:
-        """Clamped as the Laya runtime does, or the file's own; None: as the model was loaded."""
-        return self._temperatures[self.temperature_clamp if clamp is None else bool(clamp)]
+    def prepare(self, questions: list[Question]) -> Prepared:
+        """Questions made ready, and not kept.
 
-    def run(self, work: list[Work], trace: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
-        """Logits of each sequence, float32 [n_markers]. `trace`, all in one pass, is filled with every activation."""
-        if trace is not None:
-            # one pass, however long: its buffers are not kept
-            return self._plan(*_size(work)).run(work, trace) if work else []
-        logits: list[np.ndarray] = []
-        for begin, end in pairwise(_batch_borders(work)):
-            batch = work[begin:end]
-            plan = self._take_plan(*_size(batch))
-            try:
-                logits += plan.run(batch)
-            finally:
-                self._idle_plans.append(plan)
-        return logits
-
-    def core_prefixes(self, prefixes: list[Prefix]) -> border.CorePrefixes:
-        """Prefixes laid out for `run_prefixes` and `stepper`."""
-        return border.CorePrefixes(
-            [
-                (prefix.ids, prefix.markers, QUESTION_TYPES.index(prefix.question.type), prefix.max_tokens)
-                for prefix in prefixes
-            ],
-            sep_id=self.builder.sep_id,
-        )
-
-    def run_prefixes(self, prefixes: border.CorePrefixes, state: StateTokens) -> list[list[float]]:
-        """Logits of each prefix with the state behind it: what `run` gives for the sequences laid out one by one."""
-        logits: list[list[float]] = []
-        n_state, first = len(state.ids), 0
-        while first < prefixes.n:
-            last, n_tokens, n_markers = prefixes.batch(first, n_state, _BATCH_TOKENS)
-            plan = self._take_plan(n_tokens, last - first, n_markers, prefixes.longest)
-            try:
-                logits += plan.run_prefixes(prefixes, first, last, state.ids, state.keep_tail)
-            finally:
-                self._idle_plans.append(plan)
-            first = last
-        return logits
-
-    def stepper(self, prefixes: border.CorePrefixes, questions: list[Question]) -> border.CoreStepper:
-        """Buffers of its own for the same questions over and over."""
-        temperatures = self.temperatures()
-        return border.CoreStepper(
+        Raises:
+            RequestError: a text cannot be tokenized, or options do not fit.
+        """
+        return Prepared(
+            questions,
+            self.builder,
             self.core,
-            prefixes,
-            [temperatures.of(question.type, len(question.options)) for question in questions],
-            [question.option_order or list(range(len(question.options))) for question in questions],
-            batch_tokens=_BATCH_TOKENS,
-            n_threads=self.threads,
+            self._temperatures,
+            model_name=self.config.name,
+            max_tokens=self.config.max_tokens,
         )
 
-    def _take_plan(self, n_tokens: int, n_sequences: int, n_markers: int, longest: int) -> border.CorePlan:
+    def prepared(self, key: bytes, make: Callable[[], list[Question]]) -> Prepared:
+        """The questions that are kept under a key; the first time, or when they were dropped, those that `make` gives.
+
+        Keys are those of all callers together: whoever has keys of another kind begins them with other bytes. Raises
+        what `make` does, and as `prepare`.
+        """
+        found = self._prepared.get(key)
+        return self._prepared.put(key, self.prepare(make())) if found is None else found
+
+    def run(
+        self, asks: list[border.Ask], out: np.ndarray | None = None, trace: dict[str, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """The raw score of every option of questions about states, in as few forward passes as it takes.
+
+        Args:
+            asks: what `Prepared.ask` gives; of any questions and states, in any order.
+            out: float32 [n_options of all asks], which is written and given back; by default a new array.
+            trace: filled with every activation, all in one pass.
+
+        Raises:
+            ValueError: a token id is outside the vocabulary, or `out` is of another size.
+        """
+        if trace is not None:
+            batch = border.CoreAsks(asks, _UNLIMITED)
+            # one pass, however long: its buffers are not kept
+            return self._plan(*batch.sizes).run(batch, out, trace) if batch.n_tokens else np.zeros(0, np.float32)
+        batch = border.CoreAsks(asks, _PASS_TOKENS)
+        plan = self._take_plan(batch)
+        try:
+            return plan.run(batch, out)
+        finally:
+            self._idle_plans.append(plan)
+
+    def stepper(self, prepared: Prepared) -> border.CoreStepper:
+        """Buffers of its own for the same questions over and over."""
+        return border.CoreStepper(
+            prepared.core, prepared.temperatures(), pass_tokens=_PASS_TOKENS, n_threads=self.threads
+        )
+
+    def _take_plan(self, batch: border.CoreAsks) -> border.CorePlan:
         """An idle plan that holds such a batch, or a new one; to be put back among the idle ones after its pass."""
         try:
             plan = self._idle_plans.pop()
         except IndexError:
             pass
         else:
-            if plan.holds(n_tokens, n_sequences, n_markers, longest):
+            if plan.holds(batch):
                 return plan
         # as large as any so far, or requests of two shapes in turn would make new buffers each time
+        n_tokens, n_sequences, n_markers, longest = batch.sizes
         sizes = (_round_up(n_tokens, 256), _round_up(n_sequences, 16), _round_up(n_markers, 64), longest)
         self._sizes = cast("tuple[int, int, int, int]", tuple(map(max, self._sizes, sizes)))
         return self._plan(*self._sizes)
@@ -178,23 +182,6 @@ def _default_threads(config: ModelConfig) -> int:
 
 def _round_up(n: int, multiple: int) -> int:
     return max(1, -(-n // multiple)) * multiple
-
-
-def _size(work: list[Work]) -> tuple[int, int, int, int]:
-    """Tokens, sequences, markers, and the tokens of the longest sequence."""
-    lengths = [len(ids) for ids, _, _ in work]
-    return sum(lengths), len(work), sum(len(markers) for _, markers, _ in work), max(lengths)
-
-
-def _batch_borders(work: list[Work]) -> list[int]:
-    """Where to cut the work so that each piece fits into one forward pass: 0, the borders, its length."""
-    borders, total = [0], 0
-    for i, (ids, _, _) in enumerate(work):
-        total += len(ids)
-        if total > _BATCH_TOKENS and i > borders[-1]:
-            borders.append(i)
-            total = len(ids)
-    return [*borders, len(work)] if work else []
 
 
 def _pack(

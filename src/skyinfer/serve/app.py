@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..runtime.cpus import available_cpus
 from . import refusals
@@ -36,14 +37,12 @@ from .scheduling import MERGE_FROM, Admission, ModelWorker
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Exchange"], Awaitable[bytes]]
 _Read = Callable[[bytes], ParsedRequest]
-_Encode = Callable[[ParsedRequest, list[list[float]]], bytes]
+_Encode = Callable[[ParsedRequest, np.ndarray], bytes]
 
 # Bytes of a body up to which it is parsed and tokenized in the event loop: a millisecond or so for new questions, much
 # less for those seen before.
 _SMALL_BODY = 1 << 11
-# From so many tokens on laying them out takes too long for the event loop.
-_MANY_TOKENS = 1 << 14
-# From so many probabilities on building the answers does: about a microsecond each.
+# From so many probabilities on building the answers takes too long for the event loop: about a microsecond each.
 _MANY_PROBABILITIES = 1 << 10
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
@@ -274,7 +273,7 @@ class Application:
         self._record_model(exchange, asked)
         if len(self.active) - self._uploads.n_bodies - self._n_parsing < MERGE_FROM:
             return encode(asked, asked.scores())
-        return encode(asked, await worker.rows(asked.work(), asked.n_tokens))
+        return encode(asked, await worker.scores(asked.prepared, asked.states, asked.n_tokens))
 
     async def _decided_off_loop(
         self, exchange: Exchange, read: _Read, encode: _Encode, body: bytes, asked: ParsedRequest | None
@@ -297,14 +296,12 @@ class Application:
             self._record_model(exchange, asked)
             worker = self._workers[asked.served.name]
             if worker.runs_inline(asked.n_tokens):
-                rows = asked.scores()
+                scores = asked.scores()
             else:
-                work = asked.work
-                laid_out = work() if asked.n_tokens < _MANY_TOKENS else await self._pool.run(asked.n_tokens, work, left)
-                rows = await worker.rows(laid_out, asked.n_tokens, left)
+                scores = await worker.scores(asked.prepared, asked.states, asked.n_tokens, left)
             if asked.n_probabilities <= _MANY_PROBABILITIES:
-                return encode(asked, rows)
-            return await self._pool.run(asked.n_probabilities, partial(encode, asked, rows), left)
+                return encode(asked, scores)
+            return await self._pool.run(asked.n_probabilities, partial(encode, asked, scores), left)
         finally:
             left.cancel()
             self.admission.release(is_large)
@@ -373,16 +370,16 @@ def _check_key(exchange: Exchange, key: bytes) -> None:
         raise refusals.unauthorized("the key is wrong")
 
 
-def _encode_single(asked: ParsedRequest, rows: list[list[float]]) -> bytes:
-    response: dict[str, Any] = asked.compiled.answers(asked.states[0], rows)  # type: ignore[assignment]
+def _encode_single(asked: ParsedRequest, scores: np.ndarray) -> bytes:
+    response: dict[str, Any] = asked.prepared.answers(asked.states[0], scores[0])  # type: ignore[assignment]
     response["model"] = asked.served.name
     return _encode(response)
 
 
-def _encode_batch(asked: ParsedRequest, rows: list[list[float]]) -> bytes:
-    results, n = [], len(asked.compiled.ids)
-    for i, tokens in enumerate(asked.states):
-        response = asked.compiled.answers(tokens, rows[i * n : (i + 1) * n])
+def _encode_batch(asked: ParsedRequest, scores: np.ndarray) -> bytes:
+    results = []
+    for tokens, row in zip(asked.states, scores, strict=True):
+        response = asked.prepared.answers(tokens, row)
         results.append({"answers": response["answers"], "usage": response["usage"]})
     usage = {"input_tokens": asked.n_tokens, "output_tokens": 0}
     return _encode({"model": asked.served.name, "results": results, "usage": usage})

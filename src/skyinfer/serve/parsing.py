@@ -11,15 +11,15 @@ import json
 import re
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from ..compiled import CompiledQuestions
 from ..errors import RequestError
-from ..runtime.engine import Work
+from ..runtime.prepared import Prepared
 from ..schema import Question, parse_questions
 from ..text.sequence import StateTokens
 from .catalog import Catalog, ServedModel
@@ -33,10 +33,6 @@ _BRACKETS, _NO_BRACKETS = bytes.maketrans(b"{}", b"[]"), bytes(set(range(256)) -
 # for some ten milliseconds for each megabyte, and the event loop waits for it.
 LARGE_BODY = 1 << 16
 _MOST_PAUSE = 0.25  # seconds
-# Bytes of the question sets that are kept, as they were sent: of one set, and of all sets of a model.
-_REMEMBERED_SET, _REMEMBERED_SETS = 1 << 14, 1 << 21
-# Their number: even the smallest takes some kilobytes once it is tokenized.
-_MOST_REMEMBERED = 512
 
 
 class _Single(msgspec.Struct):
@@ -59,7 +55,7 @@ class ParsedRequest(NamedTuple):
     """A request that can be answered: its model, its questions, and the tokens of each state."""
 
     served: ServedModel
-    compiled: CompiledQuestions
+    prepared: Prepared
     states: list[StateTokens]
     n_tokens: int
     state: Any  # or states, for the log; None unless they are to be kept
@@ -68,15 +64,12 @@ class ParsedRequest(NamedTuple):
     @property
     def n_probabilities(self) -> int:
         """In the answers, of all states."""
-        return len(self.states) * len(self.compiled.probabilities)
+        return len(self.states) * self.prepared.n_options
 
-    def work(self) -> list[Work]:
-        """The sequences of the request: every question about the first state, then about the next."""
-        return [work for tokens in self.states for work in self.compiled.work(tokens)]
-
-    def scores(self) -> list[list[float]]:
-        """The scores of `work`, computed in this thread."""
-        return [row for tokens in self.states for row in self.compiled.scores(tokens)]
+    def scores(self) -> np.ndarray:
+        """float32 [n_states, n_options]: those of every question about each state, computed in this thread."""
+        asks = [self.prepared.ask(tokens) for tokens in self.states]
+        return self.served.model.engine.run(asks).reshape(len(asks), self.prepared.n_options)
 
 
 class RequestParser:
@@ -87,7 +80,8 @@ class RequestParser:
         self._catalog, self._limits, self._strict_length = catalog, limits, strict_length
         self._keep_states = keep_states
         self._large = threading.Lock()
-        self._remembered = {one.name: _Remembered() for one in catalog}
+        # what these limits allow may be refused by others
+        self._key_prefix = f"json {limits.questions} {limits.options} {limits.levels}:".encode()
 
     def single(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone.
@@ -98,12 +92,12 @@ class RequestParser:
         request: _Single = self._decode(_single, body)
         if request.state is msgspec.UNSET:
             raise invalid(("state",), "is missing; add 'state'", "missing")
-        served, compiled = self._compiled(request)
+        served, prepared = self._prepared(request)
         try:
-            tokens = compiled.read(request.state)
+            tokens = prepared.read(request.state)
         except RequestError as error:
             raise of_request_error(error) from None
-        return self._asked(served, compiled, [tokens], request.state, is_batch=False)
+        return self._asked(served, prepared, [tokens], request.state, is_batch=False)
 
     def batch(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
@@ -115,37 +109,37 @@ class RequestParser:
             raise invalid(("states",), "must be a list of states", "list_type")
         if len(states) > most:
             raise invalid(("states",), f"has {len(states)} states; at most {most} are answered", "too_long")
-        served, compiled = self._compiled(request)
+        served, prepared = self._prepared(request)
         read: list[StateTokens] = []
         n_tokens = 0
         for i, state in enumerate(states):
             try:
-                read.append(compiled.read(state))
+                read.append(prepared.read(state))
             except RequestError as error:
                 raise invalid(("states", i, *error.loc[1:]), error.message) from None
-            n_tokens += compiled.n_tokens(read[-1])
+            n_tokens += prepared.n_tokens(read[-1])
             if n_tokens > self._limits.tokens:  # before the next state is tokenized, which bounds the memory
                 raise too_large(self._how_many_fit(i))
-        return self._asked(served, compiled, read, states, is_batch=True)
+        return self._asked(served, prepared, read, states, is_batch=True)
 
     def _asked(
         self,
         served: ServedModel,
-        compiled: CompiledQuestions,
+        prepared: Prepared,
         states: list[StateTokens],
         state: Any,
         *,
         is_batch: bool,
     ) -> ParsedRequest:
-        n_tokens = sum([compiled.n_tokens(tokens) for tokens in states])
+        n_tokens = sum([prepared.n_tokens(tokens) for tokens in states])
         most = self._limits.tokens
         if n_tokens > most:
             raise too_large(f"these questions take {n_tokens} tokens, more than {most}; ask fewer at once")
         if self._strict_length:
             for i, tokens in enumerate(states):
-                _check_whole(compiled, tokens, f"state {i}" if is_batch else "the state")
+                _check_whole(prepared, tokens, f"state {i}" if is_batch else "the state")
         kept = state if self._keep_states else None  # else it would be freed in the event loop, which may take long
-        return ParsedRequest(served, compiled, states, n_tokens, kept, is_batch)
+        return ParsedRequest(served, prepared, states, n_tokens, kept, is_batch)
 
     def _how_many_fit(self, n_states: int) -> str:
         """The message where the first `n_states` of a batch fit in the limit of tokens, and the next one does not."""
@@ -181,54 +175,23 @@ class RequestParser:
         except RecursionError:
             raise _too_deep(self._limits.depth) from None
 
-    def _compiled(self, request: _Single | _Batch) -> tuple[ServedModel, CompiledQuestions]:
+    def _prepared(self, request: _Single | _Batch) -> tuple[ServedModel, Prepared]:
         if request.questions is msgspec.UNSET:
             raise invalid(("questions",), "is missing; add 'questions'", "missing")
         served = self._catalog.find(request.model)
-        key = bytes(request.questions)
-        remembered = self._remembered[served.name]
-        compiled = remembered.get(key)
-        if compiled is None:
-            compiled = self._compile(served, key)
-            remembered.put(key, compiled)
-        return served, compiled
-
-    def _compile(self, served: ServedModel, key: bytes) -> CompiledQuestions:
+        text = bytes(request.questions)
         try:
-            with self._alone(key):
-                questions = msgspec.json.decode(key)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise invalid(("questions",), str(error), "json_invalid") from None
-        try:
-            return CompiledQuestions(served.model._engine, parse(questions, self._limits))
+            return served, served.model.engine.prepared(self._key_prefix + text, partial(self._parse, text))
         except RequestError as error:
             raise of_request_error(error) from None
 
-
-class _Remembered:
-    """Question sets of one model, tokenized, the last used last."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, CompiledQuestions] = OrderedDict()
-        self._n_bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: bytes) -> CompiledQuestions | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
-
-    def put(self, key: bytes, compiled: CompiledQuestions) -> None:
-        if len(key) > _REMEMBERED_SET:
-            return
-        with self._lock:
-            if key not in self._kept:
-                self._n_bytes += len(key)
-            self._kept[key] = compiled
-            while self._n_bytes > _REMEMBERED_SETS or len(self._kept) > _MOST_REMEMBERED:
-                self._n_bytes -= len(self._kept.popitem(last=False)[0])
+    def _parse(self, text: bytes) -> list[Question]:
+        try:
+            with self._alone(text):
+                questions = msgspec.json.decode(text)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise invalid(("questions",), str(error), "json_invalid") from None
+        return parse(questions, self._limits)
 
 
 # ------------------------------------------------------------------------------------------ questions
@@ -290,8 +253,8 @@ def _name_labels(question: Question) -> None:
         question.options[i] = option._replace(key=name)
 
 
-def _check_whole(compiled: CompiledQuestions, tokens: StateTokens, name: str) -> None:
-    found = compiled.cut(tokens)
+def _check_whole(prepared: Prepared, tokens: StateTokens, name: str) -> None:
+    found = prepared.cut(tokens)
     if found is not None:
         raise too_large(
             f"{name} has {found.state_tokens} tokens, and there is room for {found.state_tokens_used}; shorten it"

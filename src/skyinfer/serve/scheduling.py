@@ -12,10 +12,15 @@ import asyncio
 import math
 import threading
 import time
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 from ..model import Model
-from ..runtime.engine import Engine, Work
+from ..runtime.engine import Engine
+from ..runtime.prepared import Prepared
+from ..schema import parse_questions
+from ..text.sequence import StateTokens
 from .refusals import ClientDisconnected, overloaded
 
 # A pass that takes no longer than this runs in the event loop, where all other requests wait for it. Switching to a
@@ -67,18 +72,39 @@ class Admission:
 
 
 class _Job:
-    """One request's sequences: `taken` of them are in a pass or finished, `left` are not finished.
+    """One request's sequences: every question about the first state, then about the next.
 
-    `tokens_left` counts the tokens of those that are not taken.
+    `state` and `question` are those of the next sequence that is not taken, `lengths` the tokens of that state's
+    sequences. `left` sequences are not finished; `tokens_left` counts the tokens of those that are not taken.
     """
 
-    __slots__ = ("abandoned", "done", "left", "rows", "taken", "tokens_left", "work")
+    __slots__ = (
+        "abandoned", "done", "left", "lengths", "prepared", "question", "scores", "state", "states", "tokens_left",
+    )  # fmt: skip
 
-    def __init__(self, work: list[Work], n_tokens: int, done: asyncio.Future[list[list[float]]]) -> None:
-        self.work, self.tokens_left, self.done = work, n_tokens, done
-        self.rows: list[Any] = [None] * len(work)
-        self.taken, self.left = 0, len(work)
+    def __init__(
+        self, prepared: Prepared, states: list[StateTokens], n_tokens: int, done: asyncio.Future[np.ndarray]
+    ) -> None:
+        self.prepared, self.states, self.tokens_left, self.done = prepared, states, n_tokens, done
+        self.scores = np.zeros((len(states), prepared.n_options), np.float32)
+        self.left = len(states) * len(prepared.ids)
+        self.state = self.question = 0
+        self.lengths: list[int] = []
         self.abandoned = False
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether all sequences are in a pass or finished."""
+        return self.state == len(self.states)
+
+
+class _Piece(NamedTuple):
+    """Questions [first, last) of a job about one of its states, in a pass."""
+
+    job: _Job
+    state: int
+    first: int
+    last: int
 
 
 class ModelWorker:
@@ -93,7 +119,7 @@ class ModelWorker:
     """
 
     def __init__(self, model: Model) -> None:
-        self._engine: Engine = model._engine
+        self._engine: Engine = model.engine
         self._jobs: list[_Job] = []  # in the order received
         self._n_passes = 0
         self._condition = threading.Condition()
@@ -111,20 +137,25 @@ class ModelWorker:
         """How long the pending tokens will take."""
         return self.pending_tokens * self.seconds_per_token
 
-    async def rows(
-        self, work: list[Work], n_tokens: int, disconnected: asyncio.Future[None] | None = None
-    ) -> list[list[float]]:
-        """The scores of each sequence, from the model's thread.
+    async def scores(
+        self,
+        prepared: Prepared,
+        states: list[StateTokens],
+        n_tokens: int,
+        disconnected: asyncio.Future[None] | None = None,
+    ) -> np.ndarray:
+        """float32 [n_states, n_options]: the scores of every question about each state, from the model's thread.
 
         Args:
-            work: the sequences.
-            n_tokens: of all of them.
+            prepared: the questions, of this worker's model.
+            states: the states.
+            n_tokens: of all sequences.
             disconnected: done when the client has disconnected; then the rest of the work is dropped.
 
         Raises:
             ClientDisconnected: it has.
         """
-        job = _Job(work, n_tokens, asyncio.get_running_loop().create_future())
+        job = _Job(prepared, states, n_tokens, asyncio.get_running_loop().create_future())
         self.pending_tokens += n_tokens
         try:
             self._put(job)
@@ -145,8 +176,8 @@ class ModelWorker:
             self._condition.notify()
 
     def _put(self, job: _Job) -> None:
-        if not job.work:
-            job.done.set_result([])
+        if not job.left:
+            job.done.set_result(job.scores)
             return
         with self._condition:
             self._jobs.append(job)
@@ -169,10 +200,10 @@ class ModelWorker:
             if batch:
                 self._run(batch)
 
-    def _next_batch(self) -> list[tuple[_Job, int]]:
+    def _next_batch(self) -> list[_Piece]:
         """Sequences for one pass: those of the shortest jobs, or first some of the oldest job."""
         self._jobs = [job for job in self._jobs if not job.abandoned]
-        batch: list[tuple[_Job, int]] = []
+        batch: list[_Piece] = []
         room = self.pass_tokens
         self._n_passes += 1
         if self._jobs and self._n_passes % _OLDEST_EVERY == 0:
@@ -181,20 +212,22 @@ class ModelWorker:
             if room <= 0:
                 break
             room -= _take(job, room, batch)
-        self._jobs = [job for job in self._jobs if job.taken < len(job.work)]
+        self._jobs = [job for job in self._jobs if not job.is_taken]
         return batch
 
-    def _run(self, batch: list[tuple[_Job, int]]) -> None:
+    def _run(self, batch: list[_Piece]) -> None:
         error: Exception | None = None
-        rows: list[Any] = []
         try:
-            rows = self._engine.run([job.work[i] for job, i in batch])
+            logits = self._engine.run([job.prepared.ask(job.states[i], first, last) for job, i, first, last in batch])
         except Exception as caught:  # raised in the requests that are part of this pass; the thread goes on
-            error, rows = caught, [None] * len(batch)
-        ended = []
-        for (job, i), row in zip(batch, rows, strict=True):
-            job.rows[i] = row.tolist() if row is not None else None
-            job.left -= 1
+            error = caught
+        ended, at = [], 0
+        for job, i, first, last in batch:
+            if error is None:
+                begin, end = job.prepared.offsets[first], job.prepared.offsets[last]
+                job.scores[i, begin:end] = logits[at : at + end - begin]
+                at += end - begin
+            job.left -= last - first
             if job.left == 0 or error is not None:
                 ended.append(job)
         if ended:
@@ -203,19 +236,28 @@ class ModelWorker:
                 loop.call_soon_threadsafe(_deliver, ended, error)
 
 
-def _take(job: _Job, room: int, batch: list[tuple[_Job, int]]) -> int:
+def _take(job: _Job, room: int, batch: list[_Piece]) -> int:
     """Add the job's next sequences to the batch, as many as have `room` tokens; one of any length to an empty batch.
 
     Returns the number of their tokens.
     """
-    taken = 0
-    while job.taken < len(job.work) and taken < room:
-        n_tokens = len(job.work[job.taken][0])
-        if taken + n_tokens > room and batch:
-            break
-        batch.append((job, job.taken))
-        job.taken += 1
-        taken += n_tokens
+    taken, is_full = 0, False
+    while not job.is_taken and taken < room and not is_full:
+        if job.question == 0:
+            job.lengths = job.prepared.lengths(job.states[job.state])
+        first = last = job.question
+        while last < len(job.lengths) and taken < room:
+            n_tokens = job.lengths[last]
+            if taken + n_tokens > room and (batch or last > first):
+                is_full = True
+                break
+            taken += n_tokens
+            last += 1
+        if last > first:
+            batch.append(_Piece(job, job.state, first, last))
+        job.question = last
+        if last == len(job.lengths):
+            job.state, job.question = job.state + 1, 0
     job.tokens_left -= taken
     return taken
 
@@ -228,7 +270,7 @@ def _deliver(ended: list[_Job], error: Exception | None) -> None:
             job.abandoned = True
             job.done.set_exception(error)
         else:
-            job.done.set_result(job.rows)
+            job.done.set_result(job.scores)
 
 
 def _measure(model: Model) -> float:
@@ -237,14 +279,14 @@ def _measure(model: Model) -> float:
     Raises:
         FormatError: the model's scores are not finite.
     """
-    compiled = model.compile(_MEASURED_QUESTIONS)  # type: ignore[arg-type]
-    compiled(_MEASURED_STATE)
-    tokens = compiled.read(_MEASURED_STATE)
+    prepared = model.engine.prepare(parse_questions(_MEASURED_QUESTIONS))
+    tokens = prepared.read(_MEASURED_STATE)
+    prepared.answers(tokens, model.engine.run([prepared.ask(tokens)]))
     best, begun = math.inf, time.perf_counter()
     for _ in range(20):
         start = time.perf_counter()
-        compiled.scores(tokens)
+        model.engine.run([prepared.ask(tokens)])
         best = min(best, time.perf_counter() - start)
         if time.perf_counter() - begun > 0.3:
             break
-    return best / compiled.n_tokens(tokens)
+    return best / prepared.n_tokens(tokens)

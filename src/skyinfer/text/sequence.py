@@ -12,12 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from ..core.border import CoreQuestions
 from ..errors import FormatError, RequestError
-from ..schema import Question, parse_questions, render_state
+from ..schema import QUESTION_TYPES, Question, parse_questions, render_state
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..core.border import CoreModel
 
 # Tokens of text that an option keeps, its marker not counted.
 _OPTION_TOKENS = 48
@@ -68,9 +74,9 @@ class Prefix(NamedTuple):
 
 
 class StateTokens(NamedTuple):
-    """A tokenized state. `keep_tail`: what does not fit is cut from the front (a list of turns)."""
+    """A tokenized state: int32 [n]. `keep_tail`: what does not fit is cut from the front (a list of turns)."""
 
-    ids: list[int]
+    ids: np.ndarray
     keep_tail: bool
 
 
@@ -122,8 +128,7 @@ class SequenceBuilder:
             if state is None:
                 render_state(state)  # refused whatever is asked
             return []
-        tokens = self.state(state)
-        return [self.assemble(prefix, tokens) for prefix in prefixes]
+        return self.sequences(prefixes, self.core(prefixes), self.state(state))
 
     def encode(self, state: Any, questions: Any) -> dict[Any, Sequence]:
         """Validate `questions` (as in a request) and lay them out, by question id."""
@@ -133,10 +138,8 @@ class SequenceBuilder:
     def state(self, state: Any) -> StateTokens:
         """Render and tokenize a state, whole."""
         text = self._template.state(render_state(state))
-        return StateTokens(
-            _tokens(self._tokenizer.encode, text, ("state",)),  # type: ignore[arg-type]
-            isinstance(state, list),
-        )
+        ids = _tokens(self._tokenizer.encode, text, ("state",))
+        return StateTokens(np.array(ids, np.int32), isinstance(state, list))
 
     def prefix(self, question: Question) -> Prefix:
         """Lay out the question and its options, in slot order, within `max_head_tokens`.
@@ -205,17 +208,31 @@ class SequenceBuilder:
         ids.append(tokenizer.sep_id)
         return Prefix(question, tuple(ids), tuple(markers), len(set(options)), per_option, self._max_tokens + grown)
 
-    def assemble(self, prefix: Prefix, state: StateTokens) -> Sequence:
-        """Put as much of the state behind the prefix as fits in the prefix's `max_tokens`."""
-        limit, markers = prefix.max_tokens, prefix.markers
-        n = len(state.ids)
-        used = min(n, max(0, limit - len(prefix.ids) - 1))
-        kept = state.ids[n - used :] if state.keep_tail else state.ids[:used]
-        ids = [*prefix.ids, *kept, self._tokenizer.sep_id][:limit]
-        return Sequence(
-            ids, list(markers), n, used, len(markers), prefix.options_distinct, prefix.tokens_per_option,
-            self._max_tokens if limit > self._max_tokens else None,
-        )  # fmt: skip
+    def core(self, prefixes: SequenceOf[Prefix], model: CoreModel | None = None) -> CoreQuestions:
+        """The prefixes for the core, which puts states behind them; with the packed weights, it also runs them."""
+        return CoreQuestions(
+            model,
+            [
+                (prefix.ids, prefix.markers, QUESTION_TYPES.index(prefix.question.type), prefix.max_tokens)
+                for prefix in prefixes
+            ],
+            [prefix.question.option_order or list(range(len(prefix.question.options))) for prefix in prefixes],
+            sep_id=self._tokenizer.sep_id,
+        )
+
+    def sequences(self, prefixes: SequenceOf[Prefix], core: CoreQuestions, state: StateTokens) -> list[Sequence]:
+        """The whole sequence of each prefix about a state. `core`: what `core` gave for these prefixes."""
+        found = []
+        for i, prefix in enumerate(prefixes):
+            ids, used = core.sequence(i, *state)
+            grown_past = self._max_tokens if prefix.max_tokens > self._max_tokens else None
+            found.append(
+                Sequence(
+                    ids, list(prefix.markers), len(state.ids), used, len(prefix.markers), prefix.options_distinct,
+                    prefix.tokens_per_option, grown_past,
+                )
+            )  # fmt: skip
+        return found
 
 
 def _place_of(question: Question, i: int) -> tuple[str | int, ...]:
