@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import pydoc
 import subprocess
 import sys
 import sysconfig
@@ -399,3 +400,27 @@ def test_paths_of_every_kind(checkpoint: Path) -> None:
     for path in ("\ud800", "a\0b", "", b""):
         with pytest.raises(FormatError, match="the path"):
             skyinfer.load(path)  # type: ignore[arg-type]
+
+
+def test_users_see_what_is_meant_for_them(model: skyinfer.Model) -> None:
+    compiled = model.compile(QUESTIONS)
+    for value, documented in (
+        (model, {"activations", "compile", "config", "decide", "decide_many", "encode", "engine", "isa", "logits",
+                 "name", "path", "threads"}),
+        (compiled, {"activations", "ids", "logits", "many", "offsets", "probabilities", "run_tokens", "sequences",
+                    "step", "step_many"}),
+    ):  # fmt: skip
+        shown = {name for name in dir(value) if not name.startswith("__")}
+        assert shown == documented
+        text = pydoc.plain(pydoc.render_doc(type(value)))
+        assert all(name in text for name in documented)
+        for inner in ("_engine", "_prepared", "Prepared", "StateTokens", "_stepper"):
+            assert inner not in text
+        assert all(getattr(value, name).__doc__ for name in documented if callable(getattr(value, name)))
+
+
+def test_models_and_compiled_questions_are_made_in_one_way() -> None:
+    with pytest.raises(TypeError, match=r"skyinfer\.load"):
+        skyinfer.Model()
+    with pytest.raises(TypeError, match="compile"):
+        skyinfer.CompiledQuestions()

@@ -19,6 +19,8 @@ from .runtime.answers import faulty_weights
 from .schema import Question, ignored_said, parse_questions
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .runtime.engine import Engine
     from .runtime.prepared import Prepared
     from .schema import Questions, Response
@@ -38,13 +40,21 @@ class CompiledQuestions:
             has two, (false, true).
     """
 
-    def __init__(self, engine: Engine, prepared: Prepared) -> None:
-        self._engine, self._prepared = engine, prepared
-        self.ids = prepared.ids
-        self.offsets = prepared.offsets.copy()
-        self.probabilities = np.zeros(prepared.n_options, np.float32)
-        self._stepper: border.CoreStepper | None = None
-        self._making_stepper = threading.Lock()
+    if TYPE_CHECKING:
+        ids: tuple[Any, ...]
+        offsets: NDArray[np.int32]
+        probabilities: NDArray[np.float32]
+        _engine: Engine
+        _prepared: Prepared
+        _stepper: border.CoreStepper | None
+        _making_stepper: threading.Lock
+
+    def __init__(self) -> None:
+        """Made by `Model.compile` alone."""
+        raise TypeError("a skyinfer.CompiledQuestions is made by the compile method of a model")
+
+    def __dir__(self) -> list[str]:
+        return public_names(self)
 
     def __repr__(self) -> str:
         return f"<skyinfer.CompiledQuestions {list(self.ids)!r} for {self._engine.config.name!r}>"
@@ -75,12 +85,12 @@ class CompiledQuestions:
                 list, but a text or an object.
             FormatError: as a call.
         """
-        read, logits = self._run(states)
+        read, logits = _run(self, states)
         return [
             self._prepared.answers(tokens, row, temperature_clamp) for tokens, row in zip(read, logits, strict=True)
         ]
 
-    def step_many(self, states: Iterable[Any], out: np.ndarray | None = None) -> np.ndarray:
+    def step_many(self, states: Iterable[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """What `step` writes, for each state: float32 [n_states, n_options of all questions], in fewer forward passes.
 
         Safe from any number of threads, as long as no two write to the same `out`.
@@ -93,7 +103,7 @@ class CompiledQuestions:
             RequestError, FormatError: as `many`.
             ValueError: `out` is of another shape, or not contiguous.
         """
-        _, logits = self._run(states)
+        _, logits = _run(self, states)
         if out is None:
             out = np.empty(logits.shape, np.float32)
         elif out.shape != logits.shape or out.dtype != np.float32:
@@ -104,7 +114,7 @@ class CompiledQuestions:
                 raise faulty_weights()
         return out
 
-    def logits(self, state: Any) -> dict[Any, np.ndarray]:
+    def logits(self, state: Any) -> dict[Any, NDArray[np.float32]]:
         """Raw scores by question id: float32 [n_options], in the order of the options.
 
         Raises:
@@ -113,13 +123,13 @@ class CompiledQuestions:
         """
         return self._prepared.logits_by_id(self._engine.run([self._prepared.ask(self._prepared.read(state))]))
 
-    def activations(self, state: Any) -> dict[str, np.ndarray]:
+    def activations(self, state: Any) -> dict[str, NDArray[np.float32]]:
         """Every activation of one forward pass by name, float32 [rows, width]."""
-        trace: dict[str, np.ndarray] = {}
+        trace: dict[str, NDArray[np.float32]] = {}
         self._engine.run([self._prepared.ask(self._prepared.read(state))], trace=trace)
         return trace
 
-    def step(self, state: Any, out: np.ndarray | None = None) -> np.ndarray:
+    def step(self, state: Any, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Writes every option's probability and gives the array that was written. Builds no answers.
 
         Args:
@@ -132,9 +142,11 @@ class CompiledQuestions:
             ValueError: `out` is of another size.
         """
         tokens = self._prepared.read(state)
-        return self._stepped(tokens.ids, tokens.keep_tail, out)
+        return _stepped(self, tokens.ids, tokens.keep_tail, out)
 
-    def run_tokens(self, ids: Iterable[int], *, keep_tail: bool = False, out: np.ndarray | None = None) -> np.ndarray:
+    def run_tokens(
+        self, ids: Iterable[int], *, keep_tail: bool = False, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """`step` for a state that is tokenized already.
 
         Args:
@@ -148,38 +160,61 @@ class CompiledQuestions:
             FormatError: as a call.
             RuntimeError: another thread is stepping this object.
         """
-        return self._stepped(border.token_ids(ids), keep_tail, out)
+        return _stepped(self, border.token_ids(ids), keep_tail, out)
 
     def sequences(self, state: Any) -> list[Sequence]:
         """What the model reads for each question."""
         return self._prepared.sequences(self._prepared.read(state))
 
-    def _stepped(self, ids: np.ndarray, keep_tail: bool, out: np.ndarray | None) -> np.ndarray:
-        if self._stepper is None:
-            with self._making_stepper:
-                self._stepper = self._stepper or self._engine.stepper(self._prepared)
-        if out is None:
-            out = self.probabilities
-        if not self._stepper.step(ids, keep_tail, out):
-            raise faulty_weights()
-        return out
 
-    def _run(self, states: Iterable[Any]) -> tuple[list[StateTokens], np.ndarray]:
-        """The states, tokenized, and the scores of all questions about each: float32 [n_states, n_options]."""
-        if isinstance(states, (str, bytes, Mapping)):
-            raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
-        if hasattr(states, "iterrows"):  # iterating a table of pandas gives the names of its columns
-            raise RequestError(("states",), "must be a list of states, not a table; use its .to_dict('records')")
-        read = [self._read(number, state) for number, state in enumerate(states)]
-        logits = self._engine.run([self._prepared.ask(tokens) for tokens in read])
-        return read, logits.reshape(len(read), self._prepared.n_options)
+def compiled_questions(engine: Engine, prepared: Prepared) -> CompiledQuestions:
+    """Prepared questions as users see them."""
+    compiled = object.__new__(CompiledQuestions)
+    compiled._engine, compiled._prepared = engine, prepared
+    compiled.ids = prepared.ids
+    compiled.offsets = prepared.offsets.copy()
+    compiled.probabilities = np.zeros(prepared.n_options, np.float32)
+    compiled._stepper = None
+    compiled._making_stepper = threading.Lock()
+    return compiled
 
-    def _read(self, number: int, state: Any) -> StateTokens:
-        """A state tokenized; a refusal names it by its number."""
-        try:
-            return self._prepared.read(state)
-        except RequestError as error:
-            raise RequestError(("states", number, *error.loc[1:]), error.message) from error
+
+def public_names(value: object) -> list[str]:
+    """What `dir` shows of an object whose private names mean nothing to its users."""
+    return sorted(name for name in object.__dir__(value) if name.startswith("__") or not name.startswith("_"))
+
+
+def _stepped(
+    compiled: CompiledQuestions, ids: NDArray[np.int32], keep_tail: bool, out: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    if compiled._stepper is None:
+        with compiled._making_stepper:
+            compiled._stepper = compiled._stepper or compiled._engine.stepper(compiled._prepared)
+    if out is None:
+        out = compiled.probabilities
+    if not compiled._stepper.step(ids, keep_tail, out):
+        raise faulty_weights()
+    return out
+
+
+def _run(compiled: CompiledQuestions, states: Iterable[Any]) -> tuple[list[StateTokens], NDArray[np.float32]]:
+    """The states, tokenized, and the scores of all questions about each: float32 [n_states, n_options]."""
+    if isinstance(states, (str, bytes, Mapping)):
+        raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
+    if hasattr(states, "iterrows"):  # iterating a table of pandas gives the names of its columns
+        raise RequestError(("states",), "must be a list of states, not a table; use its .to_dict('records')")
+    prepared = compiled._prepared
+    read = [_read(prepared, number, state) for number, state in enumerate(states)]
+    logits = compiled._engine.run([prepared.ask(tokens) for tokens in read])
+    return read, logits.reshape(len(read), prepared.n_options)
+
+
+def _read(prepared: Prepared, number: int, state: Any) -> StateTokens:
+    """A state tokenized; a refusal names it by its number."""
+    try:
+        return prepared.read(state)
+    except RequestError as error:
+        raise RequestError(("states", number, *error.loc[1:]), error.message) from error
 
 
 def decided(engine: Engine, prepared: Prepared, state: Any, temperature_clamp: bool | None) -> Response:

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
-from .compiled import CompiledQuestions, decided, prepared_questions
+from .compiled import CompiledQuestions, compiled_questions, decided, prepared_questions, public_names
 from .core import border
 from .errors import IsaError
 from .files import places
@@ -19,7 +17,10 @@ from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
 
 if TYPE_CHECKING:
-    from .files.config import ModelSource
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .files.config import ModelConfig, ModelSource
     from .schema import Questions, Response
     from .text.sequence import Sequence
 
@@ -73,7 +74,9 @@ def load(
             token_table_bytes=_checked_bytes(token_table_bytes),
             grow=grow,
         )
-        return Model(source, engine)
+        model = object.__new__(Model)
+        model.path, model.config, model._engine = source.path, engine.config, engine
+        return model
 
 
 @contextmanager
@@ -127,15 +130,27 @@ class Model:
 
     It stays in its process: to pickle or copy one is a TypeError. After a fork, or in a pool of processes, each process
     loads the model; the file's pages are shared between them.
+
+    Attributes:
+        path: the file or directory.
+        config: sizes and constants of the model.
     """
 
-    def __init__(self, source: ModelSource, engine: Engine) -> None:
-        self.path = source.path
-        self.config = engine.config
-        self._engine = engine
+    if TYPE_CHECKING:
+        path: Path
+        config: ModelConfig
+        _engine: Engine
+
+    def __init__(self) -> None:
+        """Made by `skyinfer.load` alone."""
+        raise TypeError("a skyinfer.Model is made by skyinfer.load")
+
+    def __dir__(self) -> list[str]:
+        return public_names(self)
 
     @property
     def name(self) -> str:
+        """The name in the model's file, or else the file's own; `model` of an answer."""
         return self.config.name
 
     @property
@@ -174,14 +189,15 @@ class Model:
 
         Args:
             state: a string, or anything that JSON can hold; a list is read as turns, newest last.
-            questions: by id, as in the body of POST /v1/systemone (`skyinfer.schema.Questions`).
+            questions: by id, as in the body of POST /v1/systemone (`skyinfer.Questions`).
             temperature_clamp: overrides what the model was loaded with, for this call.
             timing: adds ``micros``, the wall time of the call in microseconds.
 
         Returns:
-            ``{"model", "answers", "usage"}`` (`skyinfer.schema.Response`), answers in the order of the questions.
+            ``{"model", "answers", "usage"}`` (`skyinfer.Response`), answers in the order of the questions.
             Probabilities are not rounded. Fields of skyinfer's own start with ``x_``: ``x_truncated`` where the state
-            did not fit, ``x_options`` where options were cut to the same tokens.
+            did not fit, ``x_options`` where options were cut to the same tokens, ``x_ignored`` where a question has
+            fields that mean nothing, of which there is a warning, too.
 
         Raises:
             RequestError: what was asked cannot be answered; says where and what to change.
@@ -210,7 +226,7 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        return CompiledQuestions(self._engine, prepared_questions(self._engine, questions))
+        return compiled_questions(self._engine, prepared_questions(self._engine, questions))
 
     def encode(self, state: Any, questions: Questions) -> dict[Any, Sequence]:
         """What the model would read, by question id (`skyinfer.text.sequence.Sequence`): ids, markers, what was cut.
@@ -221,7 +237,7 @@ class Model:
         compiled = self.compile(questions)
         return dict(zip(compiled.ids, compiled.sequences(state), strict=True))
 
-    def logits(self, state: Any, questions: Questions) -> dict[Any, np.ndarray]:
+    def logits(self, state: Any, questions: Questions) -> dict[Any, NDArray[np.float32]]:
         """Raw scores by question id: float32 [n_options], in the order of the options, before temperature and softmax.
 
         Raises:
@@ -230,7 +246,7 @@ class Model:
         """
         return self.compile(questions).logits(state)
 
-    def activations(self, state: Any, questions: Questions) -> dict[str, np.ndarray]:
+    def activations(self, state: Any, questions: Questions) -> dict[str, NDArray[np.float32]]:
         """Every activation of one forward pass by name, float32 [rows, width], for comparing runtimes.
 
         Names are those of tests/reference.py; rows are the tokens of all questions end to end, or their markers.
