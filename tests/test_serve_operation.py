@@ -1,4 +1,4 @@
-"""`skyinfer serve` apart from its answers: keys, errors, ids, CORS, connections, metrics, the log, documentation."""
+"""`skyinfer serve` apart from its answers: keys, errors, ids, CORS, connections, metrics, the log, flags."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import DRONE, PAINTED, ROOT, Client, Process, Serving, serving
+from serving import DRONE, PAINTED, Client, Process, Serving, serving
 
 import skyinfer
-from skyinfer.serve.options import _LIMIT_FLAGS, Limits
+from skyinfer.serve.options import Limits
 
 KEY = "a-key-of-32-characters-0123456789"
 MANY = {f"Queue {i:03d}": f"case {i}" for i in range(255)}
@@ -343,27 +343,3 @@ def test_limits_are_the_flags() -> None:
     ]:
         with pytest.raises(SystemExit):
             options(*flags)
-
-
-# ---- what docs/serving.md shows
-
-
-def test_the_documented_clients(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    (curl,) = re.findall(r"^    curl http://127.0.0.1:8080/v1/systemone -d '(.*?)'$", text, re.MULTILINE | re.DOTALL)
-    (python,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    with serving() as running, running.client() as client:
-        answer = client.post(curl.encode(), content_type="application/x-www-form-urlencoded")  # as curl -d sends it
-        assert answer.json["answers"]["human"]["type"] == "noul"
-        exec(compile(python.replace("http://127.0.0.1:8080", running.address), "serving.md", "exec"), {})
-    assert re.fullmatch(r"(refund|apologize) 0\.\d+\n", capsys.readouterr().out)
-
-
-def test_the_documented_limits() -> None:
-    text = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    shown = dict(re.findall(r"^\| `(--[a-z-]+)` \| (\d+)", text, re.MULTILINE))
-    assert len(shown) >= 8
-    for flag, field, *_ in _LIMIT_FLAGS:
-        assert f"`{flag}`" in text
-        if flag in shown:
-            assert int(shown[flag]) == getattr(Limits(), field)
