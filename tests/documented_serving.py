@@ -29,9 +29,9 @@ ADDRESS = "http://127.0.0.1:8080"
 
 
 def section(name: str) -> str:
-    """The text under a heading, without fenced blocks."""
+    """The text under a heading, up to the next one, without fenced blocks."""
     plain = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
-    return re.split(r"^#+ .*$", plain.partition(f"# {name}\n")[2], flags=re.MULTILINE)[0]
+    return re.split(r"^#+ ", plain.partition(f"# {name}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def commands(name: str) -> list[str]:
@@ -92,7 +92,7 @@ def post(key: str | None = None) -> Any:
 def main(work: Path) -> None:
     wheels = work / "wheels"
     install, serve, curl, *_ = commands("Serving")
-    build, pip_install = re.findall(r"`(pip (?:wheel|install) .*?)`", section("Serving"))
+    build, pip_install, *_ = re.findall(r"`(pip (?:wheel|install) .*?)`", section("Serving"))
     shell(f"{sys.executable} -m {build.replace('--wheel-dir dist', f'--wheel-dir {wheels}')}", ROOT)
     (wheel,) = wheels.glob("skyinfer-*.whl")
 

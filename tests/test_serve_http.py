@@ -219,3 +219,121 @@ def test_the_head_of_a_second_request_has_a_timeout_too() -> None:
         connection.sendall(head(len(body)) + body + b"GET /health HTTP/1.1\r\nhost")
         assert [status for status, _ in responses(read_all(connection))] == [200, 408]
         assert time.monotonic() - start < 5
+
+
+# ---- a stranger's requests
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /health HTTP/1.1", 200),
+        ("GET /health?x=%ff&y=\u007e HTTP/1.1", 200),
+        ("GET http://other/health HTTP/1.1", 200),
+        ("HEAD /health HTTP/1.1", 200),
+        ("GET /health/ HTTP/1.1", 404),
+        ("GET //health HTTP/1.1", 404),
+        ("GET * HTTP/1.1", 404),
+        ("GET /health%00 HTTP/1.1", 404),
+        ("GET /%ff HTTP/1.1", 404),
+        ("GET /v1/systemone/../../health HTTP/1.1", 404),
+        ("GET /\u00e9 HTTP/1.1", 400),
+        ("GET \\health HTTP/1.1", 400),
+        ("GET health HTTP/1.1", 400),
+        ("TRACE /health HTTP/1.1", 405),
+        ("OPTIONS * HTTP/1.1", 404),
+        ("GET /health HTTP/0.9", 505),
+        ("G\u00e9T /health HTTP/1.1", 400),
+    ],
+)
+def test_request_lines(server: Serving, request_line: str, status: int) -> None:
+    request = f"{request_line}\r\nhost: x\r\nconnection: close\r\n\r\n".encode("latin-1")
+    with contextlib.closing(connect(server.port)) as connection:
+        connection.sendall(request)
+        begin, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert begin.split()[1] == str(status).encode()
+    assert request_line.startswith("HEAD") is (not body)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (["content-length: +5"], 400),
+        (["content-length: 0x5"], 400),
+        (["content-length: 5, 5"], 400),
+        (["content-length: 5", "content-length: 5"], 400),
+        (["content-length: 99999999999999999999999999"], 400),
+        (["content-length: "], 400),
+        (["transfer-encoding: chunked, identity"], 400),
+        (["transfer-encoding: xchunked"], 400),
+        (['transfer-encoding: "chunked"'], 400),
+        (["transfer-encoding : chunked"], 400),
+        (["content-length: 5", "x: a\r\n folded"], 400),
+        (["content-length: 5", "x: a\0b"], 400),
+        (["content-length: 5", "x: a\rb"], 400),
+        (["content-length: 5", ": a"], 400),
+        (["content-length: 5", "no colon"], 400),
+        (["content-length: 5", "host: again"], 400),
+        (["content-length: 5", "content-type: Multipart/Form-Data; boundary=x"], 415),
+        (
+            ["content-length: 5", "x: \u00e9\u00ff", "authorization: \u00ff", "origin: \u00ff", "x-request-id: \u00ff"],
+            422,
+        ),
+    ],
+)
+def test_faulty_headers(server: Serving, headers: list[str], status: int) -> None:
+    begin = "\r\n".join(["POST /v1/systemone HTTP/1.1", "host: x", "connection: close", *headers, "", ""])
+    ((found, body),) = exchange(server, [begin.encode("latin-1") + b"abcde"])
+    assert found == status
+    assert json.loads(body)["detail"]
+
+
+@pytest.mark.parametrize("host", [b"a b", b"x/y", b"a@b", b"\xff", b'"x"', b"<x>"])
+def test_what_is_no_host(server: Serving, host: bytes) -> None:
+    ((status, _),) = exchange(server, [b"GET /health HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % host])
+    assert status == 400
+
+
+@pytest.mark.parametrize("host", [b"", b"x", b"127.0.0.1:8080", b"[::1]:80", b"a_b.example", b"x%20y"])
+def test_hosts(server: Serving, host: bytes) -> None:
+    ((status, _),) = exchange(server, [b"GET /health HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % host])
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [b"FFFFFFFFFFFFFFFFF\r\n", b"-1\r\n", b"0x5\r\nabcde\r\n0\r\n\r\n", b"5\nabcde\n0\n\n", b"5\r\nabcdefg",
+     b"5 \r\nabcde\r\n0\r\n\r\n", b"5\r\nabcde\r\n0\r\nno trailer\r\n\r\n", b"\r\n", b";\r\n"],
+)  # fmt: skip
+def test_faulty_chunks(server: Serving, chunks: bytes) -> None:
+    request = head(None, "transfer-encoding: chunked") + chunks
+    for parts in ([request], [request[:-1], request[-1:]]):
+        ((status, _),) = exchange(server, parts, 0.002)
+        assert status == 400
+
+
+def test_many_pipelined_requests(server: Serving) -> None:
+    get = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert exchange(server, [get * 1000 + LAST]) == [(200, b'{"status":"ok"}')] * 1001
+    # a body on a method without one is read and left
+    odd = b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(INNER), INNER)
+    assert exchange(server, [odd * 3 + LAST]) == [(200, b'{"status":"ok"}')] * 4
+
+
+def test_idle_connections_make_room() -> None:
+    """At the limit, the connection that has been idle for longest is closed, and none that is in use."""
+    with serving(limits=Limits(connections=3)) as running:
+        idle = []
+        for _ in range(3):
+            idle.append(connect(running.port))
+            idle[-1].sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert idle[-1].recv(1000).startswith(b"HTTP/1.1 200")
+            time.sleep(0.02)
+        idle[0].sendall(head(100))  # in use
+        time.sleep(0.1)
+        assert exchange(running, [LAST]) == [(200, b'{"status":"ok"}')]
+        assert read_all(idle[1]) == b""
+        idle[2].sendall(LAST)
+        assert read_all(idle[2]).startswith(b"HTTP/1.1 200")
+        for connection in idle:
+            connection.close()

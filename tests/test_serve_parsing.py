@@ -58,6 +58,17 @@ def test_a_state_is_what_python_reads(parser: RequestParser, state: Any, ascii_o
     assert (tokens.ids.tolist(), tokens.keep_tail) == (expected.ids.tolist(), expected.keep_tail)
 
 
+@pytest.mark.parametrize("kind", [list, dict, str])
+def test_large_states_are_read_as_small_ones(parser: RequestParser, kind: type) -> None:
+    """Their text is written apart from tokenizing, and a list still keeps its end."""
+    turns = ["turn of words"] * 10_000
+    state: Any = {list: turns, dict: {"turns": turns}, str: " ".join(turns)}[kind]
+    asked = parser.single(json.dumps({"state": state, "questions": DRONE["questions"]}).encode())
+    (tokens,), expected = asked.states, asked.prepared.read(state)
+    assert tokens.ids.tolist() == expected.ids.tolist()
+    assert tokens.keep_tail is expected.keep_tail is (kind is list)
+
+
 @pytest.mark.parametrize(
     "number", ["-0", "-0.0", "1E5", "1e22", "0.1", "1e-320", "12345678901234567890123", "1.0", "1e5"]
 )

@@ -47,6 +47,8 @@ _MANY_PROBABILITIES = 1 << 10
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 _HEADER_NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+# What may be in a Host header, which may be empty (RFC 9110, section 7.2).
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 # With allowed origins: what caches must tell apart, and the headers that a page may read.
 _VARY = (b"vary", b"origin, access-control-request-headers")
 _EXPOSED = (b"access-control-expose-headers", b"retry-after, x-request-id, x-typesafe-request-id")
@@ -153,6 +155,8 @@ class Application:
     async def _answer(self, exchange: Exchange) -> bytes:
         if exchange.n_hosts != 1 and (exchange.n_hosts or exchange.scope["http_version"] == "1.1"):
             raise Refusal(400, "invalid_request_error", "a request of HTTP/1.1 must have exactly one Host header")
+        if exchange.host is not None and _HOST.fullmatch(exchange.host) is None:
+            raise Refusal(400, "invalid_request_error", "the Host header is not a name or address and a port")
         if exchange.transfer_coding is not None:
             raise Refusal(501, "not_implemented", "the only supported Transfer-Encoding is chunked")
         if exchange.method == "OPTIONS" and self.options.cors and exchange.path in self._routes:
@@ -165,7 +169,7 @@ class Application:
             raise Refusal(404, "not_found_error", "there is nothing at this path")
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
-            allowed = ", ".join(methods)
+            allowed = ", ".join([*methods, "HEAD"] if "GET" in methods else methods)
             headers = [(b"allow", allowed.encode())]
             raise Refusal(405, "method_not_allowed", f"this path takes {allowed}", headers=headers)
         return await handler(exchange)
@@ -327,7 +331,7 @@ class Application:
         stated: bytes | None = exchange.content_length
         if stated is not None and stated.isdigit() and int(stated[:20]) > limit:
             raise too_large(f"the body has {stated[:20].decode()} bytes; at most {limit} are read")
-        if exchange.content_type is not None and exchange.content_type.startswith(b"multipart/"):
+        if exchange.content_type is not None and exchange.content_type.strip().lower().startswith(b"multipart/"):
             raise Refusal(415, "unsupported_media_type", "images are not supported; send the request as JSON")
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None

@@ -21,8 +21,8 @@ class Exchange:
 
     __slots__ = (
         "asked_headers", "asked_private_network", "authorization", "body_bytes", "coding", "content_length",
-        "content_type", "extra", "id", "key", "method", "model", "n_hosts", "n_states", "n_tokens", "origin", "path",
-        "receive", "scope", "state", "transfer_coding",
+        "content_type", "extra", "host", "id", "key", "method", "model", "n_hosts", "n_states", "n_tokens", "origin",
+        "path", "receive", "scope", "state", "transfer_coding",
     )  # fmt: skip
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
@@ -38,6 +38,7 @@ class Exchange:
         self.body_bytes = self.n_tokens = 0
         self.n_states: int | None = None
         self.state: Any = None
+        self.host: bytes | None = None
         self.n_hosts = 0
         self.transfer_coding: bytes | None = None  # beside chunked
         for name, value in scope["headers"]:
@@ -47,6 +48,7 @@ class Exchange:
             elif field is not None:
                 setattr(self, field, value)
             elif name == b"host":
+                self.host = value
                 self.n_hosts += 1
             elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 self.transfer_coding = value

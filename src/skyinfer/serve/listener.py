@@ -61,7 +61,7 @@ class Protocol(HttpToolsProtocol):
         self._upgrade_head = b""  # a head to be parsed again
         self._response_transport = _ResponseTransport(self)
         self.app.connections, self.app.active = len(self.connections), self.tasks
-        if len(self.connections) > self.app.limits.connections:
+        if len(self.connections) > self.app.limits.connections and not self._close_an_idle_connection():
             self._refuse(503, "overloaded_error", "the server has too many open connections; try again")
         else:
             self._start_head_timer()
@@ -175,6 +175,18 @@ class Protocol(HttpToolsProtocol):
         if self._in_head and self.cycle.response_complete and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._start_head_timer()
+
+    def _close_an_idle_connection(self) -> bool:
+        """Make room for a new one: of those that wait for their next request, the one that has waited longest."""
+        idle = [
+            one for one in self.connections if isinstance(one, Protocol) and one.timeout_keep_alive_task is not None
+        ]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda one: one.timeout_keep_alive_task.when())  # type: ignore[union-attr]
+        longest._unset_keepalive_if_required()  # it counts until the event loop has closed it, but not as idle
+        longest.transport.close()
+        return True
 
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(self.app.limits.head_seconds, self._head_timed_out)

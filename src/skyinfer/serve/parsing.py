@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import RequestError
 from ..runtime.prepared import Prepared
-from ..schema import Question, parse_questions
+from ..schema import Question, parse_questions, render_state
 from ..text.sequence import StateTokens
 from .catalog import Catalog, ServedModel
 from .options import Limits
@@ -94,10 +94,17 @@ class RequestParser:
             raise invalid(("state",), "is missing; add 'state'", "missing")
         served, prepared = self._prepared(request)
         try:
-            tokens = prepared.read(request.state)
+            tokens = self._read(prepared, request.state, body)
         except RequestError as error:
             raise of_request_error(error) from None
         return self._asked(served, prepared, [tokens], request.state, is_batch=False)
+
+    def _read(self, prepared: Prepared, state: Any, body: bytes) -> StateTokens:
+        if type(state) is str or len(body) <= LARGE_BODY:
+            return prepared.read(state)
+        with self._alone(body):  # writing JSON holds the GIL as reading it does
+            text = render_state(state)
+        return prepared.read(text)._replace(keep_tail=isinstance(state, list))
 
     def batch(self, body: bytes) -> ParsedRequest:
         """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
