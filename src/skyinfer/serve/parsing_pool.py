@@ -8,6 +8,7 @@ next. Every fourth time it is the one that has waited longest, so that a long jo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -38,7 +39,7 @@ class _Job:
             result = self.call()
         except Exception as caught:  # raised where the result is awaited; the thread goes on
             error = caught
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             loop.call_soon_threadsafe(_deliver, self.done, result, error)
 
 
