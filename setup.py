@@ -1,7 +1,7 @@
 """Builds the C core: one list of plain sources, one row of flags for each instruction set. And the game, a plain file.
 
-setuptools knows one list of flags for an Extension, so build_ext compiles each instruction set's file by itself and
-adds the object. Everything declarative is in pyproject.toml, but for README.md, whose links have to be changed.
+setuptools knows one list of flags for an Extension, so build_ext compiles C by itself and adds the objects. Everything
+declarative is in pyproject.toml, but for README.md, whose links have to be changed.
 """
 
 from __future__ import annotations
@@ -54,10 +54,16 @@ ISA_ROWS = [
     IsaRow("neon", AARCH64, [], []),
 ]
 
-# Never -ffast-math (it can switch the whole process to flush-to-zero) and never -march=native (a wheel travels).
-# An instruction-set file keeps out of link-time optimization, which could inline it where the CPU cannot follow.
-GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off"]
+# These come behind those of the environment and of Python's own build, so they win. Never -march=native (a wheel travels)
+# and never -ffast-math: csrc/strict_math.h refuses to be compiled so, and the linker's flags keep out the start-up code
+# with which GCC switches the whole process to flush-to-zero. An instruction-set file keeps out of link-time optimization,
+# which could inline it where the CPU cannot follow. No debug information, which is five times the rest, unless asked for;
+# names of functions stay, for profilers.
+DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
+GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
+GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S"])]
 GCC_ISA_FLAGS = ["-fno-lto"]
+GCC_CYTHON_FLAGS = ["-O2"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
@@ -86,24 +92,30 @@ def own_flags(row: IsaRow, msvc: bool) -> list[str]:
 
 
 class BuildCore(build_ext):
-    """Compiles every instruction set of the target machine with its own flags before the extension is linked."""
+    """Compiles C before Cython's output: every instruction set of the target machine with its own flags, and the rest with
+    more optimization than Cython's output is worth the space of."""
 
     def build_extension(self, ext: Extension) -> None:
         msvc = self.compiler.compiler_type == "msvc"
         machines = target_machines()
         rows = [row for row in ISA_ROWS if row.machines & machines and ext.name == CORE]
         flags = MSVC_FLAGS if msvc else GCC_FLAGS
+        plain = [name for name in ext.sources if name.startswith("csrc/")]
+        jobs = [(plain, flags)] + [([f"csrc/kernels/{row.name}.c"], flags + own_flags(row, msvc)) for row in rows]
         objects = []
-        for row in rows:
+        for sources, own in jobs:
             objects += self.compiler.compile(
-                [f"csrc/kernels/{row.name}.c"],
+                sources,
                 output_dir=self.build_temp,
+                macros=[(row.macro, "1") for row in rows],
                 include_dirs=ext.include_dirs,
                 depends=ext.depends,
-                extra_postargs=flags + own_flags(row, msvc),
+                extra_postargs=own,
             )
-        ext.extra_compile_args = flags
-        ext.define_macros = [(row.macro, "1") for row in rows]
+        ext.sources = [name for name in ext.sources if name not in plain]
+        ext.depends = ext.depends + plain
+        ext.extra_compile_args = flags + ([] if msvc else GCC_CYTHON_FLAGS)
+        ext.extra_link_args = [] if msvc else GCC_LINK_FLAGS
         ext.extra_objects = objects
         super().build_extension(ext)
 
