@@ -54,11 +54,11 @@ ISA_ROWS = [
     IsaRow("neon", AARCH64, [], []),
 ]
 
-# These come behind those of the environment and of Python's own build, so they win. Never -march=native (a wheel travels)
-# and never -ffast-math: csrc/strict_math.h refuses to be compiled so, and the linker's flags keep out the start-up code
-# with which GCC switches the whole process to flush-to-zero. An instruction-set file keeps out of link-time optimization,
-# which could inline it where the CPU cannot follow. No debug information, which is five times the rest, unless asked for;
-# names of functions stay, for profilers.
+# These come behind those of the environment and of Python's own build, so they win. Never -march=native (a wheel
+# travels) and never -ffast-math: csrc/strict_math.h refuses to be compiled so, and the linker's flags keep out the
+# start-up code with which GCC then switches the whole process to flush-to-zero. An instruction-set file keeps out of
+# link-time optimization, which could inline it where the CPU cannot follow. No debug information, five times as large
+# as all the rest, unless it is asked for; names of functions stay, for profilers.
 DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
 GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
 GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S"])]
@@ -92,8 +92,8 @@ def own_flags(row: IsaRow, msvc: bool) -> list[str]:
 
 
 class BuildCore(build_ext):
-    """Compiles C before Cython's output: every instruction set of the target machine with its own flags, and the rest with
-    more optimization than Cython's output is worth the space of."""
+    """Compiles plain C first: every instruction set of the target machine with its own flags, and all of it with more
+    optimization than Cython's output, which would only grow by it."""
 
     def build_extension(self, ext: Extension) -> None:
         msvc = self.compiler.compiler_type == "msvc"

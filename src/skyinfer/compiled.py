@@ -109,9 +109,10 @@ class CompiledQuestions:
         elif out.shape != logits.shape or out.dtype != np.float32:
             raise ValueError(f"out: expected float32 {list(logits.shape)}, got {out.dtype} {list(out.shape)}")
         temperatures = self._prepared.temperatures()
-        for row, written in zip(logits, out, strict=True):
-            if not self._prepared.core.probabilities_into(row, temperatures, written):
-                raise faulty_weights()
+        with border.DefaultFloatMode():
+            for row, written in zip(logits, out, strict=True):
+                if not self._prepared.core.probabilities_into(row, temperatures, written):
+                    raise faulty_weights()
         return out
 
     def logits(self, state: Any) -> dict[Any, NDArray[np.float32]]:
@@ -192,7 +193,9 @@ def _stepped(
             compiled._stepper = compiled._stepper or compiled._engine.stepper(compiled._prepared)
     if out is None:
         out = compiled.probabilities
-    if not compiled._stepper.step(ids, keep_tail, out):
+    with border.DefaultFloatMode():  # for the softmax
+        finite = compiled._stepper.step(ids, keep_tail, out)
+    if not finite:
         raise faulty_weights()
     return out
 

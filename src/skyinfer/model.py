@@ -65,7 +65,8 @@ def load(
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
-    with open_source(path) as source:
+    # the numbers of a file are read and dequantized in Python, too
+    with border.DefaultFloatMode(), open_source(path) as source:
         engine = Engine(
             source,
             isa=chosen_isa(isa),

@@ -85,6 +85,21 @@ def widen_bf16(values not None):
     return out
 
 
+cdef class DefaultFloatMode:
+    """A context in which this thread computes in the default floating-point mode, whatever another library has set.
+
+    The core's own calls need none. One object for each time.
+    """
+
+    cdef sky_float_mode before
+
+    def __enter__(self):
+        self.before = sky_float_mode_enter()
+
+    def __exit__(self, *exception):
+        sky_float_mode_leave(self.before)
+
+
 cdef class CoreModel:
     """Packed weights; immutable after freeze(), so threads may share it."""
 

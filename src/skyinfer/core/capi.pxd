@@ -2,6 +2,12 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
 
+cdef extern from "float_mode.h" nogil:
+    ctypedef unsigned long long sky_float_mode  # as large as the machine's control word
+    sky_float_mode sky_float_mode_enter()
+    void sky_float_mode_leave(sky_float_mode before)
+
+
 cdef extern from "skyinfer.h" nogil:
     ctypedef enum sky_status:
         SKY_OK

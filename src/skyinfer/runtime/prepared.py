@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core import border
 from ..schema import Question
 from ..text.sequence import SequenceBuilder, StateTokens
 from .answers import faulty_weights, response
@@ -119,15 +120,15 @@ class Prepared:
         Raises:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
-        probabilities = self.core.probabilities(logits, self.temperatures(temperature_clamp))
-        if probabilities is None:
-            raise faulty_weights()
         sequences: SequenceOf[Sequence | None] = [None] * len(self.questions)
         if len(tokens.ids) > self._room or not self._as_usual:
             sequences = self.sequences(tokens)
-        return response(
-            self._model_name, self.questions, sequences, probabilities, input_tokens=self.core.n_tokens(len(tokens.ids))
-        )
+        n_tokens = self.n_tokens(tokens)
+        with border.DefaultFloatMode():
+            probabilities = self.core.probabilities(logits, self.temperatures(temperature_clamp))
+            if probabilities is None:
+                raise faulty_weights()
+            return response(self._model_name, self.questions, sequences, probabilities, input_tokens=n_tokens)
 
     def logits_by_id(self, logits: np.ndarray) -> dict[Any, np.ndarray]:
         """The scores by question id: float32 [n_options of the question] in the options' order. Raises as `answers`."""
