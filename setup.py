@@ -63,7 +63,7 @@ DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
 GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
 GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S"])]
 GCC_ISA_FLAGS = ["-fno-lto"]
-GCC_CYTHON_FLAGS = ["-O2"]
+GCC_CYTHON_FLAGS = {"skyinfer.core.kernels": ["-Os"]}  # for tests and benchmarks
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
@@ -114,7 +114,7 @@ class BuildCore(build_ext):
             )
         ext.sources = [name for name in ext.sources if name not in plain]
         ext.depends = ext.depends + plain
-        ext.extra_compile_args = flags + ([] if msvc else GCC_CYTHON_FLAGS)
+        ext.extra_compile_args = flags + ([] if msvc else GCC_CYTHON_FLAGS.get(ext.name, ["-O2"]))
         ext.extra_link_args = [] if msvc else GCC_LINK_FLAGS
         ext.extra_objects = objects
         super().build_extension(ext)
