@@ -1,6 +1,6 @@
 """How many instructions one forward pass takes: a guard of its speed that a busy machine cannot shake.
 
-Valgrind counts them, inside `sky_run` only, in the extension as it is installed. It has no AVX-512, so AVX2 stands for
+Valgrind counts them, inside `sky_forward` only, in the extension as it is installed. It has no AVX-512, so AVX2 stands for
 every instruction set. The count is the same in every run and differs a little between compilers.
 """
 
@@ -41,7 +41,7 @@ model.logits(request["state"], request["questions"])
 @pytest.mark.skipif(not border.isa_supported("avx2"), reason="this CPU has no avx2")
 def test_a_forward_pass_takes_as_many_instructions_as_recorded(tmp_path: Path) -> None:
     need("valgrind")
-    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=sky_run", f"--callgrind-out-file={tmp_path / 'counts'}"]
+    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=sky_forward", f"--callgrind-out-file={tmp_path / 'counts'}"]
     run = subprocess.run(
         [*tool, sys.executable, "-c", ONE_FORWARD_PASS, str(EXAMPLES)],
         env=os.environ | {"SKYINFER_ISA": "avx2"},
