@@ -1,0 +1,32 @@
+/** The errors that skyinfer raises on bad input, one class for each party that can mend it; as in Python's errors.py. */
+
+/** Base of every error that skyinfer raises on its own account. */
+export class SkyinferError extends Error {
+  override name = "SkyinferError";
+}
+
+/** A model file is faulty. The message names the key, tensor or file. */
+export class FormatError extends SkyinferError {
+  override name = "FormatError";
+}
+
+/** A part of a path in a request: a key, a question id or a place in a list. */
+export type PathPart = string | number | boolean | bigint;
+
+/**
+ * A state or question cannot be answered as it was given.
+ *
+ * `loc` is the path to the faulty part, such as `["questions", "action", "criteria", 2]`, `reason` what is wrong there and
+ * what to change; `message` joins the two.
+ */
+export class RequestError extends SkyinferError {
+  override name = "RequestError";
+  readonly loc: readonly PathPart[];
+  readonly reason: string;
+
+  constructor(loc: readonly PathPart[], reason: string) {
+    super(loc.length ? `${loc.map(String).join(".")}: ${reason}` : reason);
+    this.loc = loc;
+    this.reason = reason;
+  }
+}

@@ -1,0 +1,196 @@
+/**
+ * From a state and a question to token ids and marker positions; as in Python's sequence.py, whose budgets are the Laya
+ * runtime's.
+ *
+ *     [CLS] question [SEP] ([MASK] option)* [SEP] state [SEP]
+ *
+ * Every part is tokenized by itself and the brackets are token ids put between them here, so no text can end its part.
+ */
+
+import { FormatError, RequestError, type PathPart } from "../errors.js";
+import { parseQuestions, renderState, type ParsedQuestion } from "../schema.js";
+import type { PromptTemplate } from "./template.js";
+import { LoneSurrogateError, type Tokenizer } from "./tokenizer.js";
+
+/** Tokens of text that an option keeps, its marker not counted. */
+const OPTION_TOKENS = 48;
+/** Below this many tokens left for the question, options are shortened. */
+const QUESTION_ROOM = 16;
+const LEAST_OPTION = 4;
+const LEAST_QUESTION = 8;
+/** As many options as the System One API knows; a sequence that may grow has room for them. */
+const MOST_OPTIONS = 255;
+
+/** What the model reads for one question, and what had to be left out. */
+export interface Sequence {
+  ids: number[];
+  /** Positions in `ids`, in slot order (slot s shows option `option_order[s]`). */
+  markers: number[];
+  stateTokens: number;
+  stateTokensUsed: number;
+  options: number;
+  optionsDistinct: number;
+  /** The cap on an option's tokens, marker included, where options had to be shortened to fit. */
+  tokensPerOption: number | null;
+  /** The model's own `max_tokens`, where the sequence was allowed more for the sake of its options. */
+  grownPast: number | null;
+  /** Whether the model does not see the whole state. */
+  truncated: boolean;
+}
+
+/** The sequence up to and with the [SEP] in front of the state, for any state. */
+export interface Prefix {
+  question: ParsedQuestion;
+  ids: number[];
+  markers: number[];
+  optionsDistinct: number;
+  tokensPerOption: number | null;
+  /** Limits the whole sequence: the builder's own limit, or more where it had to grow. */
+  maxTokens: number;
+}
+
+/** A tokenized state. `keepTail`: what does not fit is cut from the front (a list of turns). */
+export interface StateTokens {
+  ids: number[];
+  keepTail: boolean;
+}
+
+/** The most tokens of a sequence that may grow: up to the model's context as many as 255 options of any length take. */
+export function longestGrown(maxTokens: number, contextTokens: number): number {
+  const room = (size: number): number => maxTokens + MOST_OPTIONS * size + QUESTION_ROOM;
+  return Math.max(room(LEAST_OPTION), Math.min(contextTokens, room(OPTION_TOKENS + 1)));
+}
+
+/** Lays out sequences for one model. */
+export class SequenceBuilder {
+  /** `longest`: options beyond `maxTokens` are not refused; both limits grow for that question, at most so far. */
+  constructor(
+    private readonly tokenizer: Tokenizer,
+    private readonly template: PromptTemplate,
+    private readonly maxTokens: number,
+    private readonly maxHeadTokens: number,
+    private readonly longest: number | null,
+  ) {}
+
+  /** The token that closes a sequence. */
+  get sepId(): number {
+    return this.tokenizer.sepId;
+  }
+
+  /** Validates `questions` (as in a request) and lays them out, by question id. @throws RequestError */
+  encode(state: unknown, questions: unknown): Map<string, Sequence> {
+    const prefixes = parseQuestions(questions).map((question) => this.prefix(question));
+    const tokens = prefixes.length > 0 ? this.state(state) : null;
+    if (!tokens && (state === null || state === undefined)) renderState(state); // refused whatever is asked
+    return new Map(prefixes.map((prefix) => [prefix.question.id, this.assemble(prefix, tokens!)]));
+  }
+
+  /** Renders and tokenizes a state, whole. @throws RequestError it cannot be. */
+  state(state: unknown): StateTokens {
+    const text = this.template.state(renderState(state));
+    return { ids: tokensOf(() => this.tokenizer.encode(text), ["state"]), keepTail: Array.isArray(state) };
+  }
+
+  /**
+   * Lays out the question and its options, in slot order, within `max_head_tokens`.
+   *
+   * Options keep 48 tokens of text each. Where that leaves fewer than 16 tokens for the question, all are cut to an even share
+   * (at least 4, marker included); the question then gets what is left, at least 8 tokens.
+   *
+   * @throws RequestError a text cannot be tokenized, or a marker falls beyond `max_tokens` and may not.
+   */
+  prefix(question: ParsedQuestion): Prefix {
+    const { tokenizer, template } = this;
+    const { type } = question;
+    const loc: PathPart[] = ["questions", question.id];
+    const most = this.longest ?? this.maxTokens;
+    const n = question.options.length;
+    if (n >= most)
+      throw new RequestError([...loc, "criteria"], `${n} options do not fit in the model's ${most} tokens; use fewer options`);
+    const encode = (text: string, at: PathPart[]) => tokensOf(() => tokenizer.encodeRepeated(text), at);
+    const asked = encode(template.question(type, question.instructions), [...loc, "instructions"]);
+    const order = question.optionOrder ?? question.options.map((_, i) => i);
+    const options = order.map((i) => {
+      const ids = encode(template.option(type, i, question.options[i]!), [...loc, ...placeOf(question, i)]);
+      return [tokenizer.maskId, ...(tokenizer.keepsTail ? ids.slice(-OPTION_TOKENS) : ids.slice(0, OPTION_TOKENS))];
+    });
+
+    let found = this.layOut(question, asked, options, 0);
+    if (found.markers.at(-1)! >= found.maxTokens && this.longest !== null) {
+      // room for the whole options, and for as much of the question as any question may have
+      const wanted = total(options) + Math.max(QUESTION_ROOM, Math.min(asked.length, this.maxHeadTokens));
+      const grown = Math.min(wanted - this.maxHeadTokens, this.longest - this.maxTokens);
+      found = this.layOut(question, asked, options, Math.max(0, grown));
+    }
+    if (found.markers.at(-1)! >= found.maxTokens) {
+      const fit = found.markers.filter((marker) => marker < found.maxTokens).length;
+      throw new RequestError(
+        [...loc, "criteria"],
+        `only ${fit} of ${n} options fit in the model's ${found.maxTokens} tokens; use fewer options`,
+      );
+    }
+    return found;
+  }
+
+  /** `prefix` for tokens, where both limits are `grown` tokens larger. A marker may lie beyond `maxTokens`. */
+  private layOut(question: ParsedQuestion, asked: readonly number[], options: number[][], grown: number): Prefix {
+    const maxHeadTokens = this.maxHeadTokens + grown;
+    let room = maxHeadTokens - total(options);
+    let tokensPerOption: number | null = null;
+    if (room < QUESTION_ROOM) {
+      const perOption = Math.max(LEAST_OPTION, Math.floor((maxHeadTokens - QUESTION_ROOM) / options.length));
+      options = options.map((ids) => ids.slice(0, perOption));
+      tokensPerOption = perOption;
+      room = maxHeadTokens - total(options);
+    }
+    const { clsId, sepId } = this.tokenizer;
+    const ids = [clsId, ...asked.slice(0, Math.max(LEAST_QUESTION, room)), sepId];
+    const markers: number[] = [];
+    for (const option of options) {
+      markers.push(ids.length);
+      ids.push(...option);
+    }
+    ids.push(sepId);
+    const optionsDistinct = new Set(options.map(String)).size;
+    return { question, ids, markers, optionsDistinct, tokensPerOption, maxTokens: this.maxTokens + grown };
+  }
+
+  /** Puts as much of the state behind the prefix as fits in the prefix's `maxTokens`. */
+  assemble(prefix: Prefix, state: StateTokens): Sequence {
+    const limit = prefix.maxTokens;
+    const n = state.ids.length;
+    const used = Math.min(n, Math.max(0, limit - prefix.ids.length - 1));
+    const kept = state.keepTail ? state.ids.slice(n - used) : state.ids.slice(0, used);
+    return {
+      ids: [...prefix.ids, ...kept, this.tokenizer.sepId].slice(0, limit),
+      markers: [...prefix.markers],
+      stateTokens: n,
+      stateTokensUsed: used,
+      options: prefix.markers.length,
+      optionsDistinct: prefix.optionsDistinct,
+      tokensPerOption: prefix.tokensPerOption,
+      grownPast: limit > this.maxTokens ? this.maxTokens : null,
+      truncated: used < n,
+    };
+  }
+}
+
+function total(options: readonly (readonly number[])[]): number {
+  return options.reduce((sum, ids) => sum + ids.length, 0);
+}
+
+/** Where in a question the text of option `i` is given, of which it turned out that it is none. */
+function placeOf(question: ParsedQuestion, i: number): PathPart[] {
+  if (question.type !== "noul") return ["criteria", i];
+  const option = question.options[i]!;
+  return [/\p{Cs}/u.test(option.name) ? "labels" : "criteria", option.key as string];
+}
+
+function tokensOf<T>(encode: () => T, loc: PathPart[]): T {
+  try {
+    return encode();
+  } catch (error) {
+    if (error instanceof LoneSurrogateError || error instanceof FormatError) throw new RequestError(loc, error.message);
+    throw error;
+  }
+}
