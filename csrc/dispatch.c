@@ -11,7 +11,9 @@ typedef struct {
 } isa_row;
 
 static const isa_row rows[] = {
+#if !defined(SKY_WITHOUT_PORTABLE) /* where another row runs on every machine and has every kernel */
     {"portable", SKY_CPU_BASELINE, sky_fill_portable},
+#endif
 #if defined(SKY_HAVE_AVX2) && SKY_X86_64
     {"avx2", SKY_CPU_AVX2, sky_fill_avx2},
 #endif
@@ -20,6 +22,11 @@ static const isa_row rows[] = {
 #endif
 #if defined(SKY_HAVE_NEON) && SKY_AARCH64
     {"neon", SKY_CPU_NEON, sky_fill_neon},
+#endif
+#if defined(SKY_HAVE_WASM128) && defined(__wasm_relaxed_simd__)
+    {"wasm128_relaxed", SKY_CPU_BASELINE, sky_fill_wasm128},
+#elif defined(SKY_HAVE_WASM128)
+    {"wasm128", SKY_CPU_BASELINE, sky_fill_wasm128},
 #endif
 };
 

@@ -74,7 +74,7 @@ typedef enum { EVEN_ITEMS, UNEVEN_ITEMS } item_sizes;
 static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, item_sizes sizes, sky_task *task, void *context)
 {
     enum { PIECES = 4 }; /* for each thread */
-    int n_threads = plan->most_threads > 1 ? sky_pool_share(plan->model->pool, plan->most_threads) : 1;
+    int n_threads = SKY_MAX_THREADS > 1 && plan->most_threads > 1 ? sky_pool_share(plan->model->pool, plan->most_threads) : 1;
     if (multiply_adds < plan->shared_work)
         n_threads = 1;
     else if (multiply_adds < n_threads * (plan->shared_work / 2))
@@ -83,7 +83,7 @@ static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, item
     const int n_pieces = chunk ? (n_items + chunk - 1) / chunk : 0;
     if (n_threads > n_pieces)
         n_threads = n_pieces;
-    if (n_threads > 1)
+    if (SKY_MAX_THREADS > 1 && n_threads > 1)
         sky_pool_run(plan->model->pool, n_threads, plan->most_threads, n_items, chunk, task, context);
     else
         task(context, 0, 0, n_items);
@@ -341,10 +341,11 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
 sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits)
 {
     const sky_float_mode before = sky_float_mode_enter();
-    const int n_threads = plan->most_threads / sky_pool_enter(plan->model->pool);
+    const int n_threads = SKY_MAX_THREADS > 1 ? plan->most_threads / sky_pool_enter(plan->model->pool) : 1;
     plan->n_threads = n_threads > 1 ? n_threads : 1;
     compute(plan, batch, logits);
-    sky_pool_leave(plan->model->pool);
+    if (SKY_MAX_THREADS > 1)
+        sky_pool_leave(plan->model->pool);
     sky_float_mode_leave(before);
     return SKY_OK;
 }

@@ -11,7 +11,11 @@ void *sky_alloc(size_t bytes)
 {
     /* Arenas ask for huge pages. With small ones a product's rows lie on more pages than the TLB has entries, and a quarter
      * of a large model's time goes there (benchmarks/LOG.md). */
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
     const size_t huge_page = (size_t)2 << 20, align = bytes >= huge_page / 8 ? huge_page : SKY_ALIGN;
+#else
+    const size_t align = SKY_ALIGN;
+#endif
     if (bytes > SIZE_MAX - 2 * align - sizeof(void *))
         return NULL;
     bytes = (bytes + align - 1) / align * align;

@@ -162,13 +162,27 @@ static void name_of(const tensor *t, char name[NAME_BYTES])
         snprintf(name, NAME_BYTES, "blk.%d.%s", block_number(t), row_of(t)->name);
 }
 
+/* The number of "blk.7.rest" and where the rest begins; -1 and the whole name where it has none. */
+static int block_in(const char *name, const char **rest)
+{
+    enum { MOST_DIGITS = 9 };
+    int blk = 0, n = 4;
+    *rest = name;
+    if (strncmp(name, "blk.", 4) != 0)
+        return -1;
+    for (; n < 4 + MOST_DIGITS && name[n] >= '0' && name[n] <= '9'; n++)
+        blk = 10 * blk + name[n] - '0';
+    if (n == 4 || name[n] != '.')
+        return -1;
+    *rest = name + n + 1;
+    return blk;
+}
+
 static int find_tensor(const sky_model_params *p, const char *name, tensor *found)
 {
     *found = first_tensor(p);
-    int blk = -1, length = 0;
-    if (sscanf(name, "blk.%9d.%n", &blk, &length) < 1 || length == 0 || blk < 0)
-        blk = -1;
-    const char *last = name + length;
+    const char *last;
+    const int blk = block_in(name, &last);
     for (found->row = 0; found->row < found->arch->n_tensors; found->row++) {
         const tensor_level level = row_of(found)->level;
         found->block = level == DECISION_BLOCK ? blk - p->n_layers : level == ENCODER_LAYER ? blk : 0;
@@ -368,8 +382,9 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
     m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * architectures[params->architecture].n_tensors * sizeof *m->n_set);
-    m->pool = sky_pool_create(params->n_cpus > 0 ? params->n_cpus : sky_cpu_count());
-    if (!m->layers || !m->blocks || !m->n_set || !m->pool)
+    if (SKY_MAX_THREADS > 1)
+        m->pool = sky_pool_create(params->n_cpus > 0 ? params->n_cpus : sky_cpu_count());
+    if (!m->layers || !m->blocks || !m->n_set || (SKY_MAX_THREADS > 1 && !m->pool))
         return fail(m, SKY_ERR_MEMORY, "out of memory");
     m->arena_bytes = lay_out(m, NULL);
     m->arena = sky_alloc(m->arena_bytes);
@@ -495,7 +510,8 @@ void sky_model_free(sky_model *m)
 {
     if (!m)
         return;
-    sky_pool_free(m->pool);
+    if (SKY_MAX_THREADS > 1)
+        sky_pool_free(m->pool);
     sky_release(m->arena);
     sky_release(m->layers);
     sky_release(m->blocks);

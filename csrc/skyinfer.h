@@ -121,7 +121,11 @@ void sky_widen_bf16(const uint16_t *in, int64_t n, float *out);
 
 typedef struct sky_plan sky_plan;
 
+#if defined(SKY_NO_THREADS) /* a build for a system without any: pool.c is left out */
+#define SKY_MAX_THREADS 1
+#else
 #define SKY_MAX_THREADS 256
+#endif
 
 typedef struct {
     int32_t n_tokens;    /* of all sequences of a batch together */

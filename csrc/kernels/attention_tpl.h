@@ -29,7 +29,10 @@ SKY_INLINE void tile_matmul(const int rows, int k, const float *a, int lda, cons
     static SKY_NOINLINE void tile_matmul_##R(int k, const float *a, int lda, const float *w, int ldw, int cols, \
                                              const float *row_scale, float *c, int ldc) \
     { tile_matmul(R, k, a, lda, w, ldw, cols, row_scale, c, ldc); }
-TILE_MATMUL(1) TILE_MATMUL(2) TILE_MATMUL(3) TILE_MATMUL(4) TILE_MATMUL(5) TILE_MATMUL(6)
+TILE_MATMUL(1) TILE_MATMUL(2) TILE_MATMUL(3) TILE_MATMUL(4)
+#if TILE_ROWS > 4
+TILE_MATMUL(5) TILE_MATMUL(6)
+#endif
 #if TILE_ROWS > 6
 TILE_MATMUL(7) TILE_MATMUL(8) TILE_MATMUL(9) TILE_MATMUL(10) TILE_MATMUL(11) TILE_MATMUL(12)
 #endif
@@ -37,7 +40,10 @@ TILE_MATMUL(7) TILE_MATMUL(8) TILE_MATMUL(9) TILE_MATMUL(10) TILE_MATMUL(11) TIL
 typedef void tile_matmul_fn(int k, const float *a, int lda, const float *w, int ldw, int cols, const float *row_scale,
                             float *c, int ldc);
 static tile_matmul_fn *const tile_matmuls[TILE_ROWS + 1] = {
-    NULL, tile_matmul_1, tile_matmul_2, tile_matmul_3, tile_matmul_4, tile_matmul_5, tile_matmul_6,
+    NULL, tile_matmul_1, tile_matmul_2, tile_matmul_3, tile_matmul_4,
+#if TILE_ROWS > 4
+    tile_matmul_5, tile_matmul_6,
+#endif
 #if TILE_ROWS > 6
     tile_matmul_7, tile_matmul_8, tile_matmul_9, tile_matmul_10, tile_matmul_11, tile_matmul_12,
 #endif

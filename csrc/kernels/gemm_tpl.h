@@ -166,14 +166,20 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel,
     static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, \
                                            int ahead_step) \
     { gemm_tile(R, g, row, panel, w, ahead, ahead_step); }
-GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4) GEMM_TILE(5) GEMM_TILE(6)
+GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4)
+#if TILE_ROWS > 4
+GEMM_TILE(5) GEMM_TILE(6)
+#endif
 #if TILE_ROWS > 6
 GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
 #endif
 
 typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, int ahead_step);
 static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
-    NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4, gemm_tile_5, gemm_tile_6,
+    NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4,
+#if TILE_ROWS > 4
+    gemm_tile_5, gemm_tile_6,
+#endif
 #if TILE_ROWS > 6
     gemm_tile_7, gemm_tile_8, gemm_tile_9, gemm_tile_10, gemm_tile_11, gemm_tile_12,
 #endif

@@ -110,5 +110,6 @@ void sky_fill_portable(sky_kernels *table);
 void sky_fill_avx2(sky_kernels *table);
 void sky_fill_avx512(sky_kernels *table);
 void sky_fill_neon(sky_kernels *table);
+void sky_fill_wasm128(sky_kernels *table);
 
 #endif

@@ -205,6 +205,6 @@ static sky_batch batch_of(const painted_batch *b)
     return (sky_batch){N_SEQUENCES, b->ids, b->token_offsets, b->markers, b->marker_offsets, b->types};
 }
 
-static const sky_plan_limits painted_limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN, 3};
+static const sky_plan_limits painted_limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN, SKY_MAX_THREADS < 3 ? SKY_MAX_THREADS : 3};
 
 #endif

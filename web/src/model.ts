@@ -67,7 +67,7 @@ export class Model {
 
   /** The instruction set that this model runs. */
   get isa(): Isa {
-    return this.engine.core.isa;
+    return this.engine.isa;
   }
 
   /** The core's instance, for a game beside the model or for another model. */

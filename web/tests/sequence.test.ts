@@ -21,7 +21,7 @@ interface Case {
 
 function builderOf(name: string): SequenceBuilder {
   const header = parseHeader(modelBytes(name), name);
-  const config = configOf(header);
+  const config = configOf(header, () => new Map([...header.tensors].map(([tensor, { shape }]) => [tensor, shape])));
   const tokenizer = Tokenizer.fromMetadata(header.metadata, config);
   const template = PromptTemplate.fromMetadata(header.metadata, tokenizer);
   return new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, null);

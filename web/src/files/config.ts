@@ -58,14 +58,14 @@ export interface ModelConfig {
 }
 
 /**
- * Reads and checks a header: every key, and every tensor's name and shape.
+ * Reads and checks a header: every key, and every tensor's name and shape, which `tensorsOf` says for a configuration.
  *
  * @throws FormatError the message names the key or tensor, or the dialect where the file is one of the other things that are
  *   called a Laya GGUF.
  */
-export function configOf(header: GgufHeader): ModelConfig {
+export function configOf(header: GgufHeader, tensorsOf: (config: ModelConfig) => ReadonlyMap<string, number[]>): ModelConfig {
   const config = readConfig(header);
-  const expected = expectedTensors(config);
+  const expected = tensorsOf(config);
   for (const [name, shape] of expected) {
     const found = header.tensors.get(name);
     if (!found) throw new FormatError(`${header.path}: tensor ${name} is missing (expected [${shape.join(", ")}])`);
@@ -135,43 +135,6 @@ function readConfig(header: GgufHeader): ModelConfig {
     maskId: keys.whole("tokenizer.ggml.mask_token_id", 0, vocabSize - 1),
     contextTokens: keys.contextTokens(maxTokens),
   };
-}
-
-/** Every tensor of the model and its shape, rows first, in the order of the forward pass. */
-export function expectedTensors(config: ModelConfig): Map<string, number[]> {
-  const { dModel: d, dFf, nLayers, nDecisionBlocks } = config;
-  const shapes = new Map<string, number[]>([
-    ["token_embd.weight", [config.vocabSize, d]],
-    ["token_embd_norm.weight", [d]],
-  ]);
-  for (let i = 0; i < nLayers; i++) {
-    const block = `blk.${i}.`;
-    if (i > 0) shapes.set(`${block}attn_norm.weight`, [d]);
-    shapes.set(`${block}attn_qkv.weight`, [3 * d, d]);
-    shapes.set(`${block}attn_output.weight`, [d, d]);
-    shapes.set(`${block}ffn_norm.weight`, [d]);
-    shapes.set(`${block}ffn_up.weight`, [2 * dFf, d]);
-    shapes.set(`${block}ffn_down.weight`, [d, dFf]);
-  }
-  shapes.set("output_norm.weight", [d]);
-  shapes.set("token_types.weight", [QUESTION_TYPES.length, d]);
-  const linear = (name: string, ...shape: number[]): void => {
-    shapes.set(`${name}.weight`, shape);
-    shapes.set(`${name}.bias`, [shape[0]!]);
-  };
-  for (let i = nLayers; i < nLayers + nDecisionBlocks; i++) {
-    const block = `blk.${i}.`;
-    linear(`${block}attn_norm`, d);
-    linear(`${block}attn_qkv`, 3 * d, d);
-    linear(`${block}attn_output`, d, d);
-    linear(`${block}ffn_norm`, d);
-    linear(`${block}ffn_up`, 4 * d, d);
-    linear(`${block}ffn_down`, d, 4 * d);
-  }
-  linear("cls.norm", d);
-  linear("cls", d, d);
-  linear("cls.output", 1, d);
-  return shapes;
 }
 
 /** Rows and columns of a tensor; a vector is one row. */

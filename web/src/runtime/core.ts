@@ -5,7 +5,7 @@
  * know; the plain one gives the same bits everywhere.
  */
 
-import { FormatError, SkyinferError } from "../errors.js";
+import { SkyinferError } from "../errors.js";
 
 /** The two builds by their instruction set. */
 export type Isa = "wasm128" | "wasm128_relaxed";
@@ -28,15 +28,14 @@ export interface Exports {
   _initialize?(): void;
   sky_web_alloc(nBytes: number): number;
   sky_web_free(address: number): void;
-  sky_web_isa(): number;
-  sky_web_model(
-    dModel: number, dFf: number, nVocab: number, nLayers: number, nHeads: number, nDecisionBlocks: number,
-    nDecisionHeads: number, window: number, maxPositions: number, normEps: number, ropeBaseGlobal: number,
-    ropeBaseLocal: number, activation: number, layerIsGlobal: number, qkvTableBytes: number,
+  sky_web_tensors(sizes: number, tensors: number, most: number): number;
+  sky_web_model(sizes: number, constants: number, layerIsGlobal: number, qkvTableBytes: number): number;
+  sky_web_model_set(
+    model: number, name: number, dtype: number, firstRow: number, rows: number, cols: number, data: number, isPart: number,
   ): number;
-  sky_web_model_set(model: number, name: number, dtype: number, firstRow: number, rows: number, cols: number, data: number, isPart: number): number;
   sky_web_model_freeze(model: number): number;
-  sky_web_model_error(model: number): number;
+  sky_web_model_error(model: number, text: number, nBytes: number): void;
+  sky_web_model_isa(model: number): number;
   sky_web_model_bytes(model: number): number;
   sky_web_model_free(model: number): void;
   sky_web_plan(model: number, nTokens: number, nSequences: number, nMarkers: number, sequenceTokens: number): number;
@@ -70,13 +69,11 @@ export function relaxedSupported(): boolean {
 
 export class Core {
   readonly exports: Exports;
-  readonly isa: Isa;
   private readonly decoder = new TextDecoder();
 
   private constructor(exports: Exports) {
     this.exports = exports;
     exports._initialize?.();
-    this.isa = this.textAt(exports.sky_web_isa()) as Isa;
   }
 
   /** A new instance. @throws SkyinferError this browser has no SIMD in WebAssembly, or the module is not skyinfer's. */
@@ -127,9 +124,15 @@ export class Core {
     return this.decoder.decode(bytes.slice(address, bytes.indexOf(0, address)));
   }
 
-  /** A failed call's message as an error about the file. */
-  fault(path: string, message: number): FormatError {
-    return new FormatError(`${path}: ${this.textAt(message) || "out of memory"}`);
+  /** Puts bytes into the memory while `use` has their address. */
+  with<T>(bytes: ArrayBufferView, use: (address: number) => T): T {
+    const address = this.alloc(bytes.byteLength || 1);
+    try {
+      this.bytes.set(new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength), address);
+      return use(address);
+    } finally {
+      this.free(address);
+    }
   }
 }
 

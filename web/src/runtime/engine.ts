@@ -4,7 +4,7 @@
  */
 
 import { FormatError } from "../errors.js";
-import { configOf, expectedTensors, matrixShape, type ModelConfig } from "../files/config.js";
+import { configOf, matrixShape, type ModelConfig } from "../files/config.js";
 import { Truncated, parseHeader, type GgufHeader, type TensorInfo } from "../files/gguf.js";
 import { widenQ8 } from "../files/quants.js";
 import type { ByteStream } from "../files/source.js";
@@ -13,7 +13,7 @@ import { QUESTION_TYPES, type QuestionType } from "../schema.js";
 import { SequenceBuilder, longestGrown } from "../text/sequence.js";
 import { PromptTemplate } from "../text/template.js";
 import { Tokenizer } from "../text/tokenizer.js";
-import type { Core } from "./core.js";
+import type { Core, Isa } from "./core.js";
 
 /** What one forward pass takes of a sequence. */
 export interface Work {
@@ -49,6 +49,8 @@ interface Plan {
 export class Engine {
   /** As the model was loaded: clamped, or the file's own. */
   readonly temperatures: Temperatures;
+  /** The instruction set that the model runs. */
+  readonly isa: Isa;
   private plan: Plan | undefined;
   private freed = false;
 
@@ -61,6 +63,7 @@ export class Engine {
     options: EngineOptions,
   ) {
     this.temperatures = new Temperatures(config.temperatures, options.temperatureClamp);
+    this.isa = core.textAt(core.exports.sky_web_model_isa(model)) as Isa;
   }
 
   /** Clamped as the Laya runtime does, or the file's own; undefined: as the model was loaded. */
@@ -75,7 +78,7 @@ export class Engine {
    */
   static async read(stream: ByteStream, core: Core, options: EngineOptions): Promise<Engine> {
     const header = await readHeader(stream);
-    const config = configOf(header);
+    const config = configOf(header, (config) => tensorsOf(core, config));
     const tokenizer = Tokenizer.fromMetadata(header.metadata, config);
     const template = PromptTemplate.fromMetadata(header.metadata, tokenizer);
     header.metadata.clear(); // else it would be in memory beside the weights
@@ -185,6 +188,43 @@ async function readHeader(stream: ByteStream): Promise<GgufHeader> {
   }
 }
 
+/** Sizes as exports.c takes them, for sequences of up to `longest` tokens. */
+function sizesOf(config: ModelConfig, longest: number): Int32Array {
+  return Int32Array.of(
+    0, // SKY_ARCH_S1
+    config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
+    config.nDecisionHeads, config.window, longest, config.activation === "silu" ? 1 : 0,
+  );
+}
+
+/** sky_tensor: bytes of one, and where in it are its name's end, its number of dimensions, rows and columns. */
+const TENSOR = { nBytes: 88, nDims: 64, rows: 72, cols: 80 };
+
+/** Every tensor of such a model and its shape, rows first, by the core's own table. */
+function tensorsOf(core: Core, config: ModelConfig): Map<string, number[]> {
+  return core.with(sizesOf(config, config.maxTokens), (sizes) => {
+    const n = core.exports.sky_web_tensors(sizes, 0, 0);
+    return core.with(new Uint8Array(n * TENSOR.nBytes), (place) => {
+      core.exports.sky_web_tensors(sizes, place, n);
+      const view = new DataView(core.exports.memory.buffer);
+      const tensors = new Map<string, number[]>();
+      for (let at = place; at < place + n * TENSOR.nBytes; at += TENSOR.nBytes) {
+        const [rows, cols] = [TENSOR.rows, TENSOR.cols].map((field) => Number(view.getBigInt64(at + field, true)));
+        tensors.set(core.textAt(at), view.getInt32(at + TENSOR.nDims, true) === 1 ? [cols!] : [rows!, cols!]);
+      }
+      return tensors;
+    });
+  });
+}
+
+/** The model's message as an error about the file; "" where there is none. */
+function messageOf(core: Core, model: number): string {
+  return core.with(new Uint8Array(256), (text) => {
+    core.exports.sky_web_model_error(model, text, 256);
+    return core.textAt(text);
+  });
+}
+
 /** Every tensor of the file, packed for sequences of up to `longest` tokens; gives the frozen model's address. */
 async function pack(
   stream: ByteStream,
@@ -195,47 +235,40 @@ async function pack(
   longest: number,
 ): Promise<number> {
   const { exports } = core;
-  const isGlobal = core.alloc(config.nLayers);
-  core.bytes.set(config.layerIsGlobal.map(Number), isGlobal);
-  const model = exports.sky_web_model(
-    config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
-    config.nDecisionHeads, config.window, longest, config.normEps, config.ropeBaseGlobal, config.ropeBaseLocal,
-    config.activation === "silu" ? 1 : 0, isGlobal, Math.min(tokenTableBytes, 2 ** 32 - 1),
+  const constants = Float32Array.of(config.normEps, config.ropeBaseGlobal, config.ropeBaseLocal);
+  const model = core.with(sizesOf(config, longest), (sizes) =>
+    core.with(constants, (numbers) =>
+      core.with(Uint8Array.from(config.layerIsGlobal, Number), (isGlobal) =>
+        exports.sky_web_model(sizes, numbers, isGlobal, Math.min(tokenTableBytes, 2 ** 32 - 1)),
+      ),
+    ),
   );
-  core.free(isGlobal);
+  if (!model) throw new RangeError("out of memory");
   try {
-    if (!model) throw new FormatError(`${header.path}: out of memory`);
-    if (core.bytes[exports.sky_web_model_error(model)]) throw core.fault(header.path, exports.sky_web_model_error(model));
-    const names = new Map([...expectedTensors(config).keys()].map((name) => [name, cString(core, name)]));
-    const inOrder = [...header.tensors.values()].sort((one, other) => one.offset - other.offset);
+    const fault = messageOf(core, model);
+    if (fault.startsWith("out of memory")) throw new RangeError(fault);
+    if (fault) throw new FormatError(`${header.path}: ${fault}`);
     let at = 0;
-    for (const info of inOrder) {
+    for (const info of [...header.tensors.values()].sort((one, other) => one.offset - other.offset)) {
       const what = `tensor ${info.name}`;
       await stream.skip(info.offset - at, what);
-      await packTensor(stream, core, model, names.get(info.name)!, info, what);
+      await packTensor(stream, core, model, info, what);
       at = info.offset + info.nBytes;
     }
-    for (const name of names.values()) core.free(name);
-    if (exports.sky_web_model_freeze(model) !== 0) throw core.fault(header.path, exports.sky_web_model_error(model));
+    if (exports.sky_web_model_freeze(model) !== 0) throw new FormatError(`${header.path}: ${messageOf(core, model)}`);
     return model;
   } catch (error) {
-    if (model) exports.sky_web_model_free(model);
+    exports.sky_web_model_free(model);
     throw error;
   }
 }
 
-async function packTensor(
-  stream: ByteStream,
-  core: Core,
-  model: number,
-  name: number,
-  info: TensorInfo,
-  what: string,
-): Promise<void> {
+async function packTensor(stream: ByteStream, core: Core, model: number, info: TensorInfo, what: string): Promise<void> {
   const [nRows, nCols] = matrixShape(info);
   const isPart = info.name === EMBEDDING;
   const step = isPart ? ROWS_AT_ONCE : nRows;
   const rowBytes = info.nBytes / nRows;
+  const name = new TextEncoder().encode(`${info.name}\0`);
   const place = core.alloc(Math.min(step, nRows) * (info.type === "q8_0" ? 4 * nCols : rowBytes));
   try {
     for (let row = 0; row < nRows; row += step) {
@@ -243,17 +276,12 @@ async function packTensor(
       const data = await stream.take(rows * rowBytes, what);
       if (info.type === "q8_0") widenQ8(data, core.floats(place, rows * nCols));
       else core.bytes.set(data, place);
-      const status = core.exports.sky_web_model_set(model, name, DTYPES[info.type], row, rows, nCols, place, Number(isPart));
-      if (status !== 0) throw core.fault(stream.path, core.exports.sky_web_model_error(model));
+      const status = core.with(name, (text) =>
+        core.exports.sky_web_model_set(model, text, DTYPES[info.type], row, rows, nCols, place, Number(isPart)),
+      );
+      if (status !== 0) throw new FormatError(`${stream.path}: tensor ${messageOf(core, model)}`);
     }
   } finally {
     core.free(place);
   }
-}
-
-function cString(core: Core, text: string): number {
-  const bytes = new TextEncoder().encode(`${text}\0`);
-  const address = core.alloc(bytes.length);
-  core.bytes.set(bytes, address);
-  return address;
 }

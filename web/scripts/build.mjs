@@ -1,0 +1,26 @@
+/**
+ * Builds what lies in src/skyinfer/web beside the modules: the host and the scripts of the pages, minified, and the pages.
+ *
+ *     node scripts/build.mjs [DIRECTORY]          default: ../src/skyinfer/web
+ */
+
+import { build } from "esbuild";
+import { copyFile, mkdir } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
+
+const here = fileURLToPath(new URL("..", import.meta.url));
+const out = process.argv[2] ?? `${here}../src/skyinfer/web`;
+const common = { absWorkingDir: here, bundle: true, format: "esm", minify: true, target: "es2022", legalComments: "none", charset: "utf8" };
+
+/** The pages load the host as a file of its own, as anyone's page would. */
+const hostApart = {
+  name: "host-apart",
+  setup(building) {
+    building.onResolve({ filter: /\/src\/index\.js$/ }, () => ({ path: "./skyinfer.js", external: true }));
+  },
+};
+
+await mkdir(out, { recursive: true });
+await build({ ...common, entryPoints: ["src/index.ts"], outfile: `${out}/skyinfer.js` });
+await build({ ...common, entryPoints: ["pages/fly.ts", "pages/ask.ts"], outdir: out, plugins: [hostApart] });
+for (const file of ["index.html", "ask.html", "style.css", "icon.svg"]) await copyFile(`${here}pages/${file}`, `${out}/${file}`);
