@@ -1,15 +1,14 @@
-"""Builds the two modules of the core for browsers, with the compiler of the `ziglang` package: the same bytes on any machine.
+"""Builds the two modules of the core for browsers, by the compiler of the `ziglang` package: the same bytes anywhere.
 
     pip install ziglang==0.17.1 && python csrc/wasm/build.py [-o src/skyinfer/web]
 
-skyinfer.wasm uses SIMD128; skyinfer-relaxed.wasm relaxed SIMD, too, which not every browser knows. The compiler's first call
-builds its C library, which takes a minute or two.
+skyinfer.wasm uses SIMD128; skyinfer-relaxed.wasm relaxed SIMD, too, which not every browser knows. The compiler's first
+call builds its C library, which takes a minute or two.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -39,8 +38,8 @@ class Module(NamedTuple):
     flags: list[str]
 
 
-# In the order of the source each broadcast is used as soon as it is loaded; LLVM's own order loads all of a step's first, and
-# 12 accumulators then do not stay in the 16 registers of x86-64 (csrc/README.md).
+# In the order of the source each broadcast is used as soon as it is loaded; LLVM's own order loads all of a step's
+# first, and 12 accumulators then do not stay in the 16 registers of x86-64 (csrc/README.md).
 MODULES = [
     Module("skyinfer.wasm", []),
     Module("skyinfer-relaxed.wasm", ["-mrelaxed-simd", "-mllvm", "-pre-RA-sched=source"]),
@@ -59,10 +58,10 @@ def toolchain() -> list[str]:
 
 
 def compile_module(out: Path, sources: list[str], flags: list[str], model: str = "reactor") -> None:
-    """Compiles and links `sources`, whose paths begin in csrc, into `out`: a module to be called, or a "command" to be run."""
-    command = [*toolchain(), *TARGET, f"-mexec-model={model}", *FLAGS, *flags, "-I.", *sources, *LINKED, "-o", str(out.resolve())]
+    """Compiles and links `sources`, whose paths begin in csrc, into `out`: a module to be called, or a "command"."""
+    command = [*toolchain(), *TARGET, f"-mexec-model={model}", *FLAGS, *flags, "-I.", *sources, *LINKED]
     # paths are given from csrc on, so that none of this machine's gets into a module
-    done = subprocess.run(command, cwd=CSRC, capture_output=True, text=True, env=os.environ | {"SOURCE_DATE_EPOCH": "0"})
+    done = subprocess.run([*command, "-o", str(out.resolve())], cwd=CSRC, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
 

@@ -116,6 +116,8 @@ function noticesOf(answer: Members): string[] {
   if (cut) notices.push(`The model read ${cut.get("state_tokens_used")} of the state's ${cut.get("state_tokens")} tokens; the rest did not fit.`);
   const equal = part("x_options");
   if (equal) notices.push(`Only ${equal.get("distinct")} of ${equal.get("options")} options read differently; the others were cut to the same tokens, or are the same.`);
+  const ignored = answer.get("x_ignored") as string[] | undefined;
+  if (ignored) notices.push(`Ignored, as no question has such a field: ${ignored.join(", ")}`);
   const grown = part("x_grown");
   if (grown) notices.push(`${grown.get("tokens")} tokens were read, more than the ${grown.get("max_tokens")} that the model was made for.`);
   return notices;

@@ -1,6 +1,6 @@
-"""Writes src/text/unicode_tables.ts: which characters the tokenizers package takes for letters, numbers and white space, and
-which of them its normalizers know. Asked of the package itself, one character after another, since its parts are built with
-different versions of Unicode and a browser's regular expressions with yet another.
+"""Writes src/text/unicode_tables.ts: which characters the tokenizers package takes for letters, numbers and white
+space, and which of them its normalizers know. Asked of the package itself, one character after another, since its parts
+are built with different versions of Unicode and a browser's regular expressions with yet another.
 
     python web/scripts/unicode_tables.py [--check]        with the version of tokenizers that tests/golden names
 """
@@ -20,8 +20,8 @@ CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 HEADER = """/**
  * Written by scripts/unicode_tables.py from tokenizers {version}: not to be edited.
  *
- * A table is a list of runs of characters, each as how many characters lie between it and the run before, and how many it
- * holds, in base 36.
+ * A table is a list of runs of characters, each as how many characters lie between it and the run before, and how many
+ * it holds, in base 36.
  */
 
 """

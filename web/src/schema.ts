@@ -57,6 +57,8 @@ interface Extras {
   x_options?: { options: number; distinct: number };
   /** The options took more room than the model's sequences have: tokens read, and what the model was made for. */
   x_grown?: { tokens: number; max_tokens: number };
+  /** Fields of the question that mean nothing to skyinfer. */
+  x_ignored?: string[];
 }
 
 export interface ChoiceAnswer extends Extras {
@@ -107,6 +109,8 @@ export interface ParsedQuestion {
   instructions: string;
   options: Option[];
   optionOrder: number[] | null;
+  /** Names of the fields that mean nothing to skyinfer. */
+  ignored: string[];
 }
 
 export interface ParsedRequest {
@@ -116,6 +120,8 @@ export interface ParsedRequest {
 }
 
 type Members = Map<unknown, unknown>;
+
+const EXAMPLE = '{"any id": {"type": ..., "instructions": ...}}';
 
 /**
  * Validates the body of a request. Unknown top-level fields are ignored.
@@ -142,7 +148,11 @@ export function parseRequest(body: unknown): ParsedRequest {
  */
 export function parseQuestions(questions: unknown): ParsedQuestion[] {
   const members = membersOf(questions);
-  if (!members) throw new RequestError(["questions"], `must be an object of id -> question, not ${kindOf(questions)}`);
+  if (!members) throw new RequestError(["questions"], `must be an object of id -> question, ${EXAMPLE}, not ${kindOf(questions)}`);
+  const type = members.get("type");
+  const isQuestion = (QUESTION_TYPES as readonly unknown[]).includes(type) || members.has("instructions") || members.has("criteria");
+  if (typeof type === "string" && isQuestion)
+    throw new RequestError(["questions"], `is one question without an id; give it one: ${EXAMPLE}`);
   return [...members].map(([id, question]) => parseQuestion(id, question));
 }
 
@@ -180,7 +190,20 @@ function parseQuestion(id: unknown, question: unknown): ParsedQuestion {
   const optionOrder = members.has("option_order") ? parseOrder(members.get("option_order"), options.length, loc) : null;
   if (members.has("labels") && type !== "noul")
     throw new RequestError([...loc, "labels"], "only a noul question has labels; remove it");
-  return { id, type, instructions, options, optionOrder };
+  return { id, type, instructions, options, optionOrder, ignored: ignoredFields(members) };
+}
+
+const FIELDS: ReadonlySet<unknown> = new Set(["type", "instructions", "criteria", "option_order", "labels"]);
+
+/** Fields that no question has, most often one that is misspelt, and descriptions that another one replaced. */
+function ignoredFields(question: Members): string[] {
+  const found = [...question.keys()].filter((field) => !FIELDS.has(field)).map((field) => (typeof field === "string" ? field : short(field)));
+  const criteria = membersOf(question.get("criteria"));
+  if (question.get("type") !== "noul" || !criteria) return found;
+  const last = new Map([...criteria.keys()].map((key) => [String(key).toLowerCase(), key]));
+  for (const [name, key] of [...criteria.keys()].map((key) => [String(key).toLowerCase(), key] as const))
+    if (last.get(name) !== key) found.push(`criteria.${String(key)}`);
+  return found;
 }
 
 function parseInstructions(value: unknown, loc: PathPart[]): string {

@@ -87,6 +87,7 @@ export function answer(question: ParsedQuestion, sequence: Sequence | null, slot
     out.set("x_options", counts({ options: sequence.options, distinct: sequence.optionsDistinct }));
   if (sequence && sequence.grownPast !== null)
     out.set("x_grown", counts({ tokens: sequence.ids.length, max_tokens: sequence.grownPast }));
+  if (question.ignored.length > 0) out.set("x_ignored", question.ignored);
   return out;
 }
 

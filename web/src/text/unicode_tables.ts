@@ -1,8 +1,8 @@
 /**
  * Written by scripts/unicode_tables.py from tokenizers 0.23.3: not to be edited.
  *
- * A table is a list of runs of characters, each as how many characters lie between it and the run before, and how many it
- * holds, in base 36.
+ * A table is a list of runs of characters, each as how many characters lie between it and the run before, and how many
+ * it holds, in base 36.
  */
 
 export const LETTERS =
