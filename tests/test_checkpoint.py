@@ -447,17 +447,8 @@ def test_pre_is_told_from_structure(changes: dict[str, Any], pre: str, checkpoin
     assert opened.metadata["tokenizer.ggml.pre"] == "mmbert"
 
 
-def test_a_tokenizer_without_a_name_in_llama_cpp(checkpoint: Path) -> None:
-    path = checkpoint / "tokenizer" / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content |= {"pre_tokenizer": {"type": "Whitespace"}, "decoder": None}
-    path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.warns(RuntimeWarning, match="llama.cpp has no name for this tokenizer"):
-        assert Checkpoint.open(checkpoint).metadata["tokenizer.ggml.pre"] == "gpt-2"
-
-
 def test_added_runs_of_spaces(tmp_path: Path) -> None:
-    """mmBERT's added runs of spaces are never matched by the reference, so they may not be user-defined."""
+    """Added runs of spaces in Gemma's form are never matched by the reference, so they may not be user-defined."""
     metadata = Checkpoint.open(paint(tmp_path / "m", **TINY, tokenizer="metaspace")).metadata
     kinds = dict(zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True))
     assert kinds["\u2581\u2581"] == 1

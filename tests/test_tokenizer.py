@@ -260,7 +260,7 @@ def test_gpt2_has_no_normalizer_and_strips_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer.ggml.pre": "llama-bpe"}, "skyinfer convert"),
+        ({"tokenizer.ggml.pre": "kimi-k2"}, "skyinfer convert"),
         ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre"),
         ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.pre"),
         ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing"),

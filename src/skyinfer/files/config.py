@@ -18,7 +18,7 @@ import numpy as np
 from ..core.border import tensor_shapes
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
-from ..text.tokenizer import are_strings
+from ..text.ggml_tokenizer import are_strings
 from .limits import MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from ..errors import FormatError, warn
+from ..text.ggml_tokenizer import HUGGINGFACE_JSON
 from . import places
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
@@ -72,6 +73,7 @@ def convert(
         if not checkpoint.metadata[_MERGES]:
             raise FormatError(f"{checkpoint.path}: the tokenizer's BPE has no merges, and GGUF has no empty arrays")
         _warn_of_llama_cpp(ModelConfig.from_source(checkpoint))
+        _warn_of_other_tokens(checkpoint)
         with target.writing() as file:
             _write(checkpoint, target, file, outtype, progress)
     return target.path
@@ -88,6 +90,26 @@ def _warn_of_llama_cpp(config: ModelConfig) -> None:
     else:
         return
     warn(message)
+
+
+def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
+    """llama.cpp splits text by a name and has no normalizers, and skyinfer reads the whole tokenizer."""
+    from ..text.tokenizer import parse
+    from .checkpoint.pre_tokenizer import first_difference
+
+    pre = checkpoint.metadata["tokenizer.ggml.pre"]
+    backend, _ = parse(checkpoint.metadata[HUGGINGFACE_JSON], str(checkpoint.path / "tokenizer" / "tokenizer.json"))
+    try:
+        found = first_difference(backend, checkpoint.metadata)
+    except FormatError as error:
+        warn(f"llama.cpp may not read this tokenizer (skyinfer does): {error}")
+        return
+    if found is not None:
+        warn(
+            f"llama.cpp will read other tokens than the Laya runtime (skyinfer will not): none of its pre-tokenizers "
+            f"does what this tokenizer does. By the name {pre!r}, which is written, {found.text!r} becomes the tokens "
+            f"{found.other_ids}, and not {found.ids}"
+        )
 
 
 def _write(

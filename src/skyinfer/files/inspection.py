@@ -12,9 +12,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..text.ggml_tokenizer import HUGGINGFACE_JSON
 from ..text.template import KEY as TEMPLATE_KEY
 from ..text.template import PromptTemplate, julia_template, laya_template
-from ..text.tokenizer import HUGGINGFACE_JSON, Tokenizer
+from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, ModelSource
 from .gguf import GGUFFile
 from .temperatures import clamped

@@ -1,8 +1,8 @@
 """Text to token ids, from what a model file or a checkpoint says about its tokenizer.
 
 The work itself is done by the ``tokenizers`` package. This module decides *which* tokenizer that
-is: the file's own ``tokenizer.huggingface.json``, or one rebuilt from ``tokenizer.ggml.*`` where a
-file has no such key. How a checkpoint directory comes to such a text is hf_tokenizer.py's business,
+is: the file's own ``tokenizer.huggingface.json``, or one that ggml_tokenizer.py rebuilds from ``tokenizer.ggml.*``
+where a file has no such key. How a checkpoint directory comes to such a text is hf_tokenizer.py's business,
 the layout of a sequence is sequence.py's.
 
 Both sources are untrusted. Everything that can be wrong in them is a FormatError at load time, and
@@ -14,32 +14,20 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core import scanners
 from ..errors import FormatError
+from .ggml_tokenizer import HUGGINGFACE_JSON, TOKENS_KEY, rebuild
+from .package_faults import faults_named, is_panic
 from .words import words_of
 
 if TYPE_CHECKING:
     import tokenizers
 
-HUGGINGFACE_JSON = "tokenizer.huggingface.json"
-
-# values of tokenizer.ggml.token_type (the GGUF specification)
-TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 1, 3, 4, 5
-_TOKENS, _TYPES, _MERGES = (f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "merges"))
-_PRE = "tokenizer.ggml.pre"
-_NORMALIZER = "skycmd.tokenizer.normalizer"
-
-# What `tokenizer.ggml.pre` may be for a tokenizer to be rebuilt from tokenizer.ggml.* alone.
-_REBUILT = ("modern-bert", "gpt-2", "mmbert")
-
 _MAX_JSON_CHARACTERS = 256 << 20
-_MAX_TOKENS = 1 << 22
 # A normalizer may put this many characters in place of one match: enough for any real one, too few
 # for a file that turns a short text into gigabytes (test_tokenizer.py::test_growing_normalizer).
 _MAX_REPLACEMENT = 16
@@ -145,8 +133,8 @@ class Tokenizer:
         text = metadata.get(HUGGINGFACE_JSON)
         if text is not None and not isinstance(text, str):
             raise FormatError(f"{HUGGINGFACE_JSON} must be a string")
-        source = _TOKENS if text is None else HUGGINGFACE_JSON
-        backend, largest = _rebuild(metadata, special.mask_id) if text is None else parse(text, source)
+        source = TOKENS_KEY if text is None else HUGGINGFACE_JSON
+        backend, largest = rebuild(metadata, special.mask_id) if text is None else parse(text, source)
         if special.vocab_size > _LARGE_VOCABULARY:
             scanners.trim_memory()
         return cls(backend, special, source, largest)
@@ -169,7 +157,7 @@ class Tokenizer:
                 return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
-            if not (_is_panic(error) or type(error) is Exception or isinstance(error, (TypeError, ValueError))):
+            if not (is_panic(error) or type(error) is Exception or isinstance(error, (TypeError, ValueError))):
                 raise  # not of the package's kinds: Ctrl-C, what a signal handler raises, no memory
             text.encode()  # a lone surrogate is the caller's fault and says so itself
             raise FormatError(f"the model's tokenizer fails on a text: {error}") from error
@@ -206,24 +194,6 @@ class _TooManyTokens(Exception):
 
 
 # ------------------------------------------------------------------------------ what may go wrong
-
-
-def _is_panic(error: BaseException) -> bool:
-    # pyo3's PanicException derives from BaseException and cannot be imported.
-    return type(error).__name__ == "PanicException"
-
-
-@contextmanager
-def faults_named(source: str) -> Iterator[None]:
-    """Turn every failure of the ``tokenizers`` package, panics included, into a FormatError."""
-    try:
-        yield
-    except (FormatError, MemoryError):
-        raise
-    except BaseException as error:
-        if isinstance(error, Exception) or _is_panic(error):
-            raise FormatError(f"{source}: not a usable tokenizer ({error})") from error
-        raise
 
 
 def parse(text: str, source: str) -> tuple[tokenizers.Tokenizer, int | None]:
@@ -325,108 +295,3 @@ def _text_of(backend: tokenizers.Tokenizer, token: int, role: str, source: str) 
     if not text:
         raise FormatError(f"{source}: the {role} token, id {token}, is not in the vocabulary")
     return text
-
-
-# ------------------------------------------------------------- without tokenizer.huggingface.json
-
-
-def _rebuild(metadata: Mapping[str, Any], mask_id: int) -> tuple[tokenizers.Tokenizer, int | None]:
-    """The tokenizer that ``tokenizer.ggml.*`` stands for, by the name in ``tokenizer.ggml.pre``, and its largest id."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
-
-    tokens = _string_list(metadata, _TOKENS)
-    merges = _string_list(metadata, _MERGES)
-    types = metadata.get(_TYPES)
-    if not isinstance(types, list) or len(types) != len(tokens):
-        raise FormatError(f"{_TYPES} must be a list of {len(tokens)} integers, one for each token")
-    model = metadata.get("tokenizer.ggml.model", "gpt2")
-    pre = metadata.get(_PRE)
-    if model != "gpt2" or pre not in _REBUILT:
-        raise FormatError(
-            f"{_PRE} {short_repr(pre)} (model {short_repr(model)}) is not one that skyinfer can rebuild"
-            f" ({', '.join(_REBUILT)}); convert the checkpoint with `skyinfer convert`, which writes {HUGGINGFACE_JSON}"
-        )
-    metaspace = pre == "mmbert"
-
-    vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TOKEN_UNUSED}
-    if len(vocab) + types.count(TOKEN_UNUSED) != len(tokens):
-        raise FormatError(f"{_TOKENS}: {len(tokens) - len(vocab)} tokens repeat another one's text")
-    pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
-    for i, pair in enumerate(pairs):
-        if len(pair) != 2 or not all(pair):
-            raise FormatError(f"{_MERGES}: entry {i} is not two tokens with one space between them")
-
-    options: dict[str, Any] = {}
-    if metaspace:
-        unknown = metadata.get("tokenizer.ggml.unknown_token_id")
-        if type(unknown) is int and 0 <= unknown < len(tokens):
-            options = {"unk_token": tokens[unknown], "fuse_unk": True}
-        options["byte_fallback"] = True
-    with faults_named(_MERGES):
-        backend = Tokenizer(models.BPE(vocab=vocab, merges=pairs, **options))
-    with faults_named(_TOKENS):
-        steps = _unicode_form(metadata, "NFC" if pre == "modern-bert" else "")
-        if metaspace:
-            # Every text starts a word and so does every space (llama.cpp's rule for this name).
-            steps.append(normalizers.Replace(" ", "\u2581"))
-            backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-        else:
-            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        if steps:
-            backend.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
-
-        # Neither GGUF nor llama.cpp says which tokens strip spaces; both known families strip on
-        # the left of the mask token.
-        lstrip = _id_set(metadata, "lstrip", len(tokens), set() if pre == "gpt-2" else {mask_id})
-        rstrip = _id_set(metadata, "rstrip", len(tokens), set())
-        backend.add_tokens(
-            [
-                AddedToken(
-                    tokens[i],
-                    special=kind == TOKEN_CONTROL,
-                    normalized=kind == TOKEN_USER_DEFINED and not metaspace,
-                    lstrip=i in lstrip,
-                    rstrip=i in rstrip,
-                )
-                for i, kind in enumerate(types)
-                if kind in (TOKEN_CONTROL, TOKEN_USER_DEFINED)
-            ]
-        )
-    return backend, max(vocab.values(), default=None)
-
-
-def are_strings(values: list[Any]) -> bool:
-    """Whether a list out of metadata, which may be long, holds nothing but strings."""
-    return set(map(type, values)) <= {str}
-
-
-def _string_list(metadata: Mapping[str, Any], key: str) -> list[str]:
-    value = metadata.get(key)
-    if value is None:
-        raise FormatError(f"{key} is missing, and so is {HUGGINGFACE_JSON}: the file has no tokenizer")
-    if not isinstance(value, list) or not are_strings(value):
-        raise FormatError(f"{key} must be a list of strings")
-    if len(value) > _MAX_TOKENS:
-        raise FormatError(f"{key} has {len(value)} entries, more than {_MAX_TOKENS}")
-    return value
-
-
-def _unicode_form(metadata: Mapping[str, Any], default: str) -> list[Any]:
-    from tokenizers import normalizers
-
-    name = metadata.get(_NORMALIZER, default)
-    if name == "":
-        return []
-    if name not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise FormatError(f"{_NORMALIZER} {short_repr(name)} must be NFC, NFD, NFKC, NFKD or empty")
-    return [getattr(normalizers, name)()]
-
-
-def _id_set(metadata: Mapping[str, Any], side: str, n_tokens: int, default: set[int]) -> set[int]:
-    key = f"skycmd.tokenizer.{side}"
-    value = metadata.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, list) or not all(type(i) is int and 0 <= i < n_tokens for i in value):
-        raise FormatError(f"{key} must be a list of token ids below {n_tokens}")
-    return set(value)

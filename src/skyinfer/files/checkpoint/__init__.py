@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError
+from ...text.pre_tokenizers import PRE_TOKENIZERS
 from ..config import ARCHITECTURE, ModelConfig
 from ..json_file import JsonFile
 from ..paths import checked_path, name_as_text
 from ..safetensors import StoredTensor
 from ..tensors import ALL_ROWS, TensorInfo, as_float32, finite, release_rows, stored_values
 from .config import read_configuration
-from .tokenizer import PRES, tokenizer_metadata
+from .tokenizer import tokenizer_metadata
 from .weights import check_embedding, checkpoint_name, match_tensors, stored_tensors
 
 # the number types of safetensors that numpy has, BF16 aside
@@ -72,8 +73,8 @@ class Checkpoint:
         Args:
             directory: holds rl_agent_config.json (or julia_config.json), encoder/, tokenizer/ and
                 model.safetensors (or its shards).
-            pre: `tokenizer.ggml.pre`, where the tokenizer's structure should not decide: one of llama.cpp's names for
-                tokenizers of ModernBERT encoders.
+            pre: `tokenizer.ggml.pre`, where what the tokenizer does should not decide: one of llama.cpp's names in
+                `skyinfer.text.pre_tokenizers`.
             name: `general.name`; the directory's own by default.
 
         Raises:
@@ -170,10 +171,10 @@ def _check_names(pre: str | None, name: str | None) -> None:
     for key, value in (("pre", pre), ("name", name)):
         if not isinstance(value, (str, type(None))):
             raise TypeError(f"{key} must be a string, not {type(value).__name__}")
-    if pre is not None and pre not in PRES:
+    if pre is not None and pre not in PRE_TOKENIZERS:
         raise FormatError(
-            f"tokenizer.ggml.pre: {short_repr(pre)} is not llama.cpp's name for a tokenizer of a ModernBERT encoder; "
-            f"use one of {', '.join(PRES)}"
+            f"tokenizer.ggml.pre: {short_repr(pre)} is not a name of llama.cpp's that skyinfer knows; "
+            f"use one of {', '.join(PRE_TOKENIZERS)}"
         )
     if name is not None:
         if not name:

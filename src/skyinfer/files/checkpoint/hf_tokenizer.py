@@ -14,7 +14,8 @@ from reprlib import repr as short_repr  # values of a hostile file may be long o
 from typing import TYPE_CHECKING, Any
 
 from ...core import scanners
-from ...text.tokenizer import faults_named, parse
+from ...text.package_faults import faults_named
+from ...text.tokenizer import parse
 from ..json_file import JsonFile
 from ..paths import read_text
 

@@ -10,17 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import warn
 from ...schema import QUESTION_TYPES
+from ...text.ggml_tokenizer import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, TOKEN_USER_DEFINED
+from ...text.pre_tokenizers import METASPACE, PRE_TOKENIZERS
 from ...text.template import julia_template, laya_template
-from ...text.tokenizer import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, TOKEN_USER_DEFINED
 from ..json_file import JsonFile
 from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
-
-# what `tokenizer.ggml.pre` may be: llama.cpp's names for the tokenizers of ModernBERT encoders
-PRES = ("modern-bert", "gpt-2", "mmbert", "granite-embed-multi-97m", "granite-embed-multi-311m")
-
-_METASPACE = "\u2581"
+from .pre_tokenizer import name_of
 
 
 def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
@@ -29,7 +25,7 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
     Args:
         directory: the checkpoint's tokenizer/.
         vocab_size: rows of the embedding.
-        pre: `tokenizer.ggml.pre`; None: told from the tokenizer.
+        pre: `tokenizer.ggml.pre`; None: the name of llama.cpp's that splits text as the tokenizer does.
         is_julia: the template is Julia-1's, not Laya's.
 
     Raises:
@@ -57,8 +53,8 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
 
     (cls_text, cls_id), (sep_text, sep_id) = required("cls"), required("sep")
     mask_text, mask_id = required("mask")
-    pre = pre or _pre_of(tokenizer, model, mask_lstrip=added.get(mask_id, {}).get("lstrip") is True)
-    tokens, token_types = _tokens(ids, added, vocab_size, runs_of_spaces=pre == "mmbert")
+    pre = pre or name_of(tokenizer.content, mask_lstrip=added.get(mask_id, {}).get("lstrip") is True)
+    tokens, token_types = _tokens(ids, added, vocab_size, runs_of_spaces=not PRE_TOKENIZERS[pre].byte_level)
     eos_id = optional("eos")
 
     keys: dict[str, Any] = {
@@ -128,10 +124,10 @@ def _tokens(
         if token.get("special") is True or _looks_special(text):
             types[token_id] = TOKEN_CONTROL
         else:
-            types[token_id], text = TOKEN_USER_DEFINED, text.replace(_METASPACE, " ")
+            types[token_id], text = TOKEN_USER_DEFINED, text.replace(METASPACE, " ")
             # the reference never matches the added runs of spaces, so they must not be cut out of text
             if runs_of_spaces and text and not text.strip(" "):
-                types[token_id], text = TOKEN_NORMAL, _METASPACE * len(text)
+                types[token_id], text = TOKEN_NORMAL, METASPACE * len(text)
         tokens[token_id] = text
     return tokens, types
 
@@ -153,35 +149,3 @@ def _merges(model: dict[str, Any]) -> list[str]:
             parts = pair.split(" ", 1) if isinstance(pair, str) else pair
             merges[i] = " ".join(part.replace(" ", "\u0120") for part in parts)
     return merges
-
-
-def _pre_of(tokenizer: JsonFile, model: dict[str, Any], *, mask_lstrip: bool) -> str:
-    """llama.cpp's name for how text is split before merging, told from the tokenizer's structure."""
-
-    def flat(part: Any, inner: str) -> list[dict[str, Any]]:
-        if not isinstance(part, dict):
-            return []
-        if part.get("type") != "Sequence":
-            return [part]
-        inside = part.get(inner)
-        return inside if isinstance(inside, list) else []
-
-    normalizers = flat(tokenizer.get("normalizer"), "normalizers")
-    splits = flat(tokenizer.get("pre_tokenizer"), "pretokenizers")
-    kinds = [split.get("type") for split in splits]
-    if "ByteLevel" in kinds:
-        plain = (
-            len(splits) == 1
-            and splits[0].get("use_regex") is not False
-            and splits[0].get("add_prefix_space") is not True
-        )
-        nfc = [one.get("type") for one in normalizers] == ["NFC"]
-        return "modern-bert" if plain and nfc and mask_lstrip else "gpt-2"
-    spaces_marked = any(one.get("content") == _METASPACE for one in normalizers)
-    if model.get("byte_fallback") is True and ("Metaspace" in kinds or spaces_marked):
-        return "mmbert"
-    warn(
-        f"{tokenizer.path}: llama.cpp has no name for this tokenizer and will split text otherwise "
-        f"(skyinfer reads the whole tokenizer)"
-    )
-    return "gpt-2"
