@@ -25,6 +25,7 @@ import numpy as np
 from requests_of import DRONE
 
 import skyinfer
+from skyinfer.schema import parse_questions
 
 _STATES = 16  # of each client, all its own
 
@@ -89,13 +90,13 @@ def memory_of(pid: int) -> float:
 
 def forward_limit(model: skyinfer.Model, states: list[str]) -> float:
     """Requests a second whose forward passes alone fill the time of one process."""
-    compiled = model.compile(DRONE["questions"])
-    read = [compiled.read(state) for state in states]
+    prepared = model.engine.prepare(parse_questions(DRONE["questions"]))
+    read = [prepared.ask(prepared.read(state)) for state in states]
     taken = []
     for _ in range(max(3, 300 // len(read))):
-        for tokens in read:
+        for ask in read:
             start = perf_counter()
-            compiled.scores(tokens)
+            model.engine.run([ask])
             taken.append(perf_counter() - start)
     return float(1 / np.median(taken))
 
