@@ -4,8 +4,8 @@
 
 A round is made from (kind, seed, round) alone, so a fault is seen again with `--first ROUND --rounds 1`. Rounds run in
 a child process under a watchdog: a crash, a hang, a memory blow-up and a wrong exception are all reported with the
-round that did it, and its input is saved. Exit status 1 where there was a fault. A short run is part of the suite
-(test_fuzz.py).
+round that did it, and its input is saved; so is a round whose input cannot be made. Exit status 1 where there was a
+fault. A short run is part of the suite (test_fuzz.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fuzzing.watchdog import KINDS, child, fuzz
+from fuzzing.watchdog import KINDS, child, fuzz, save
 
 
 def main() -> int:
@@ -35,8 +35,12 @@ def main() -> int:
         "--out", type=Path, default=Path(tempfile.gettempdir()) / "skyinfer-faults", help="where inputs are saved"
     )
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--save", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, default=math.inf, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.save:
+        save(options.kind, options.seed, options.first, options.child, options.save)
+        return 0
     if options.child:
         child(
             options.kind, options.seed, options.first, options.first + options.rounds, options.child, options.deadline

@@ -174,14 +174,13 @@ class Files:
             if what < 0.3:
                 tokenizer[part] = copy.deepcopy(rng.choice(TOKENIZER_PARTS[part]))
             elif what < 0.4:
-                token = (
-                    copy.deepcopy(rng.choice(tokenizer["added_tokens"] or [{}]))
-                    if isinstance(tokenizer.get("added_tokens"), list)
-                    else {}
-                )
+                # earlier damage may have left no list
+                added = tokenizer.get("added_tokens")
+                added = added if isinstance(added, list) else []
+                token = copy.deepcopy(rng.choice(added or [{}]))
                 if isinstance(token, dict):
                     token |= {rng.choice(["content", "id", "lstrip", "normalized", "single_word"]): hostile(rng)}
-                tokenizer["added_tokens"] = [*(tokenizer.get("added_tokens") or []), token]
+                tokenizer["added_tokens"] = [*added, token]
             elif what < 0.7 and tokenizer.get(part):
                 tokenizer[part] = mutate_json(rng, tokenizer[part])
             else:

@@ -1,5 +1,7 @@
 """Runs rounds in a child process and watches it: a crash, a hang, a memory blow-up and a wrong exception are all seen.
 
+An input that cannot be made is a fault of the fuzzer's own. It is reported like any other, and the run goes on.
+
 Beside files and requests there is a kind whose rounds are faulty on purpose, for test_fuzz.py.
 """
 
@@ -41,6 +43,11 @@ class Planted:
         self.work = work
 
     def case(self, rng: random.Random) -> str:
+        number = int(rng.name)  # type: ignore[attr-defined]
+        if number == 1:
+            raise TypeError("planted in the fuzzer itself")
+        if number == 5:
+            os.abort()
         return ""
 
     def write(self, case: str, path: Path) -> Path:
@@ -119,21 +126,45 @@ def child(kind: str, seed: int, first: int, end: int, work: Path, deadline: floa
             break
         numbers[0] = number
         board.write(numbers)
-        rng = Rng.of(kind, seed, number)
-        case = target.case(rng)
         start = time.perf_counter()
+        said = "the fuzzer's own: no input was made\n"
         try:
+            rng = Rng.of(kind, seed, number)
+            case = target.case(rng)
+            said = ""
             numbers[2 + target.outcomes.index(target.run(case, rng))] += 1
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
+            said += "".join(traceback.format_exception(error, limit=-8))[-4000:]
             with (work / "faults").open("a") as file:
-                file.write(json.dumps([number, "".join(traceback.format_exception(error, limit=-8))[-4000:]]) + "\n")
+                file.write(json.dumps([number, said]) + "\n")
         taken = int((time.perf_counter() - start) * 1e6)
         numbers[1] += 1
         if taken > numbers[5]:
             numbers[5:] = [taken, number]
     board.write(numbers)
+
+
+def save(kind: str, seed: int, number: int, work: Path, path: Path) -> None:
+    """Write the input of a round to `path`, and print where. Meant for a process of its own, which it may end."""
+    target: Any = KINDS[kind](work)
+    print(target.write(target.case(Rng.of(kind, seed, number)), path))
+
+
+def _save_input(kind: str, seed: int, number: int, work: Path, out: Path) -> str:
+    """Save a round's input, and say where, or why there is none."""
+    out.mkdir(parents=True, exist_ok=True)
+    place = out / f"{kind}-{seed}-{number}"
+    arguments = ["--save", str(place), "--child", str(work), "--seed", str(seed), "--first", str(number)]
+    command = [sys.executable, str(COMMAND), kind, *arguments]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        return "no input saved: making it takes more than two minutes"
+    if made.returncode:
+        return f"no input saved: it cannot be made ({(made.stderr.strip().splitlines() or ['no reason given'])[-1]})"
+    return f"input saved as {made.stdout.strip().splitlines()[-1]}"
 
 
 def fuzz(
@@ -170,11 +201,8 @@ def fuzz(
                 repeats.append(fault.number)
                 return
             faults.append(fault)
-            out.mkdir(parents=True, exist_ok=True)
             print(f"FAULT in round {fault.number}: {fault.what.strip()}")
-            target: Any = KINDS[kind](work)
-            saved = target.write(target.case(Rng.of(kind, seed, fault.number)), out / f"{kind}-{seed}-{fault.number}")
-            print(f"  input saved as {saved}")
+            print(f"  {_save_input(kind, seed, fault.number, work, out)}")
             print(f"  again: python tests/fuzz.py {kind} --seed {seed} --first {fault.number} --rounds 1", flush=True)
 
         while at < end and len(faults) < MAX_FAULTS and time.time() < deadline:
