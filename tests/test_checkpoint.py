@@ -247,6 +247,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
             "rope_parameters: expected null or an object with an object for full_attention",
         ),
+        ("encoder/config.json", {"global_rope_theta": 1e300}, "global_rope_theta: 1e\\+300 is not"),
         ("encoder/config.json", {"global_rope_theta": -1.0}, "global_rope_theta: -1.0 is not"),
         ("tokenizer/tokenizer_config.json", {"mask_token": None}, "mask_token: is missing"),
         ("tokenizer/tokenizer_config.json", {"cls_token": "<start>"}, "600 rows|cls_token"),

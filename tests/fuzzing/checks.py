@@ -12,7 +12,7 @@ from typing import Any
 
 # what loading and compiling may say; anything else that is warned of is a fault
 _DOCUMENTED_WARNINGS = re.compile(
-    "temperature|is not an option bucket|llama.cpp has no name for this tokenizer|no question has such a field"
+    "temperature|is not an option bucket|layer_norm_eps is not ModernBERT's|no question has such a field"
 )
 
 

@@ -19,7 +19,7 @@ from ..core.border import tensor_shapes
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.ggml_tokenizer import are_strings
-from .limits import MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB
+from .limits import LEAST_F32, MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB, MOST_F32
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
 from .tensors import ALL_ROWS, TensorInfo, without_ones
@@ -34,8 +34,6 @@ DEFAULT_ROPE_BASE_GLOBAL = 160000.0
 DEFAULT_ROPE_BASE_LOCAL = 10000.0
 # llama.cpp's period of global layers, and ModernBERT's
 DEFAULT_PERIOD = 3
-
-_LEAST_F32, _MOST_F32 = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
 class ModelSource(Protocol):
@@ -279,7 +277,7 @@ class _Keys:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             self.fail(name, f"expected a number, found {_kind(value)}")
         # what is stored as f64 has to survive as the f32 that everything computes with
-        if not (_LEAST_F32 <= value <= _MOST_F32 and value <= most):
+        if not (LEAST_F32 <= value <= MOST_F32 and value <= most):
             self.fail(name, f"{value} is not a finite number above zero")
         return float(value)
 

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...errors import warn
 from ..config import DEFAULT_PERIOD, DEFAULT_ROPE_BASE_GLOBAL, DEFAULT_ROPE_BASE_LOCAL
 from ..json_file import JsonFile
-from ..limits import MAX_BLOCKS
+from ..limits import LEAST_F32, MAX_BLOCKS, MOST_F32
 
 
 class EncoderSizes(NamedTuple):
@@ -389,7 +387,7 @@ def _rope_bases(file: JsonFile, layer_is_global: tuple[bool, ...]) -> tuple[floa
             file.fail(key, f"{kind}: rope_type {short_repr(rope_type)} is not supported (default is)")
         key = f"rope_parameters.{kind}.rope_theta" if "rope_theta" in own else old_key
         value = file.number(key, own.get("rope_theta", file.content.get(old_key, default)))
-        if not np.finfo(np.float32).tiny <= value <= np.finfo(np.float32).max:
+        if not LEAST_F32 <= value <= MOST_F32:
             file.fail(key, f"{value} is not a finite number above zero")
         return value
 
