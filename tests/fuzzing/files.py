@@ -27,7 +27,7 @@ from .bases import META, QUESTIONS, STATES, TINY, WIDE, Outcome
 from .checks import check_response, only_documented_warnings
 from .gguf_pieces import ARRAY, FORMATS, GGUF, STRING
 from .mutation import REAL, TEXT, WHOLE, hostile, mutate_bytes, mutate_json, mutate_text
-from .specimens import JINJA, TOKENIZER_PARTS
+from .specimens import ENCODER_ENTRIES, JINJA, TOKENIZER_PARTS
 
 ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 
@@ -258,6 +258,10 @@ class Files:
                 with contextlib.suppress(ValueError, RecursionError):
                     if name.endswith("tokenizer.json") and rng.random() < 0.7:
                         files[name] = self._damage_tokenizer(rng, files[name])
+                    elif name == "encoder/config.json" and rng.random() < 0.5:
+                        value = json.loads(files[name])
+                        value |= {rng.choice(ENCODER_ENTRIES): hostile(rng) for _ in range(rng.choice([1, 1, 3]))}
+                        files[name] = json.dumps(value).encode()
                     else:
                         value = mutate_json(rng, json.loads(files[name]))
                         if name.endswith("tokenizer_config.json") and isinstance(value, dict) and rng.random() < 0.3:

@@ -1,8 +1,15 @@
-"""Pieces of a tokenizer.json that its Rust code takes on trust, and of a hostile prompt template."""
+"""Pieces of a tokenizer.json that its Rust code takes on trust, of a hostile prompt template, of a configuration."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+# what releases of transformers take from encoder/config.json
+ENCODER_ENTRIES = list(
+    json.loads((Path(__file__).parents[1] / "golden" / "encoder_config.json").read_text(encoding="utf-8"))["keys"]
+)
 
 
 def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
