@@ -109,7 +109,7 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
 {
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = sky_n_panels(kernels, w);
-    product_step step = {kernels, {a, w->panels, w->bias, residual, c, epilogue}};
+    product_step step = {kernels, {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation}};
     share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 
@@ -211,7 +211,6 @@ static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i
     const int d = m->params.d_model;
     const sky_matrix x = sky_rows(plan->x, 0, n), normed = sky_rows(plan->normed, 0, n), mixed = sky_rows(plan->mixed, 0, n);
     const sky_matrix qkv = sky_rows(plan->qkv, 0, n), ff = sky_cols(sky_rows(plan->ff, 0, n), 0, m->params.d_ff);
-    const sky_epilogue glu = m->params.activation == SKY_ACT_GELU ? SKY_EPILOGUE_GEGLU : SKY_EPILOGUE_SWIGLU;
 
     sky_matrix a = x; /* layer 0 takes the embedding as it is */
     if (l->attn_norm.weight) {
@@ -232,7 +231,7 @@ static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i
 
     norm(plan, &l->ffn_norm, NULL, m->params.norm_eps, x, normed);
     trace(plan, "layer", i, "ffn_norm", normed);
-    linear(plan, &l->ffn_up, normed, nothing, ff, glu);
+    linear(plan, &l->ffn_up, normed, nothing, ff, SKY_EPILOGUE_GATED);
     trace(plan, "layer", i, "ffn", ff);
     linear(plan, &l->ffn_down, ff, x, x, SKY_EPILOGUE_LINEAR);
     trace(plan, "layer", i, "ffn_output", x);

@@ -30,7 +30,24 @@ typedef enum {
     SKY_ERR_MEMORY    /* out of memory */
 } sky_status;
 
-typedef enum { SKY_ACT_GELU = 0, SKY_ACT_SILU } sky_activation; /* GELU is the exact one, by erf */
+/* Of the encoder's gated feed-forward part, as transformers' and torch's functions of these names compute them. */
+typedef enum {
+    SKY_ACT_GELU = 0,     /* x Phi(x), the exact one */
+    SKY_ACT_SILU,         /* x sigmoid(x) */
+    SKY_ACT_GELU_TANH,    /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    SKY_ACT_GELU_QUICK,   /* x sigmoid(1.702 x) */
+    SKY_ACT_GELU_CLIPPED, /* the exact GELU, within [-10, 10] */
+    SKY_ACT_RELU,         /* max(x, 0) */
+    SKY_ACT_RELU_SQUARED, /* max(x, 0)^2 */
+    SKY_ACT_RELU6,        /* max(x, 0), at most 6 */
+    SKY_ACT_RELU_LEAKY,   /* x, 0.01 x below 0 */
+    SKY_ACT_TANH,
+    SKY_ACT_SIGMOID,
+    SKY_ACT_LINEAR,       /* x */
+    SKY_ACT_HARDSWISH,    /* x (max(x + 3, 0), at most 6) / 6 */
+    SKY_ACT_MISH,         /* x tanh(log(1 + e^x)) */
+    SKY_N_ACTIVATIONS
+} sky_activation;
 
 typedef enum { SKY_QUESTION_CHOICE = 0, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_N_QUESTION_TYPES } sky_question_type;
 

@@ -11,11 +11,12 @@ weights are written in blocks, so the 378 M-parameter size paints in seconds and
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -50,7 +51,7 @@ TEMPERATURE_BY_OPTIONS = {
     "score:3-5": 1.322, "noul:2": 1.864,
 }  # fmt: skip
 
-TokenizerKind = Literal["byte", "metaspace"]
+TokenizerKind = Literal["byte", "metaspace", "wordpiece", "wordpiece_cased"]
 
 # weights
 
@@ -381,6 +382,48 @@ def metaspace_tokenizer(size: int) -> tuple[dict[str, Any], dict[str, str]]:
     return tokenizer, {role: c for c, role in extra.items()}
 
 
+def wordpiece_tokenizer(size: int, lowercase: bool = True) -> tuple[dict[str, Any], dict[str, str]]:
+    """tokenizer.json and special-token roles in BERT's form: special tokens first, words split at spaces and
+    punctuation, a word's later pieces marked with ##, what cannot be spelt as one [UNK]."""
+    extra = {"[PAD]": "pad", "[UNK]": "unk", "[CLS]": "cls", "[SEP]": "sep", "[MASK]": "mask"}
+    vocab = {content: i for i, content in enumerate(extra)}
+    text = CORPUS.lower() if lowercase else CORPUS
+    for symbol in sorted(set(text) - set(" \n")) + sorted(set("0123456789aeiounrtslzäöé日")):
+        vocab.setdefault(symbol, len(vocab))
+        vocab.setdefault(f"##{symbol}", len(vocab))
+    for word in _words():
+        if len(vocab) == size:
+            break
+        word = word.lower() if lowercase else word
+        # every beginning of a word, and every end of it behind one
+        for piece in [word[:i] for i in range(2, len(word) + 1)] + [f"##{word[i:]}" for i in range(1, len(word))]:
+            if len(vocab) < size:
+                vocab.setdefault(piece, len(vocab))
+    tokenizer = _tokenizer_json(
+        [_added(vocab[c], c) for c in extra],
+        {},
+        normalizer={
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+            "lowercase": lowercase,
+        },
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        post_processor=_template("[CLS]", "[SEP]", vocab),
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+    )  # fmt: skip
+    tokenizer["model"] = {
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "vocab": vocab,
+    }  # fmt: skip
+    return tokenizer, {role: c for c, role in extra.items()}
+
+
+TOKENIZERS: dict[TokenizerKind, Callable[[int], tuple[dict[str, Any], dict[str, str]]]] = {
+    "byte": byte_tokenizer,
+    "metaspace": metaspace_tokenizer,
+    "wordpiece": wordpiece_tokenizer,
+    "wordpiece_cased": functools.partial(wordpiece_tokenizer, lowercase=False),
+}
+
 # checkpoint
 
 
@@ -398,9 +441,10 @@ def paint(
     dtype: Literal["F32", "F16", "BF16"] = "F32",
     tokenizer: TokenizerKind = "byte",
     merges: int | None = None,
+    tokenizer_settings: Mapping[str, Any] | None = None,
     seed: int = 0,
     weights: Literal["healthy", "initial"] = "healthy",
-    activation: Literal["gelu", "silu"] = "gelu",
+    activation: str = "gelu",
     local_attention: int = 128,
     global_every: int = 3,
     rope: Literal["theta", "parameters"] = "theta",
@@ -424,13 +468,14 @@ def paint(
     (global, local); `rope`, `layers`, `eps_keys`, `special_tokens` choose among the spellings found
     in the wild. `shards` > 1 writes an index and that many files (the Laya runtime reads one file
     only). `agent_config` overrides or adds keys of the agent's configuration, None removes one;
-    `agent_config_name` is `julia_config.json` for a Julia-1 checkpoint.
+    `tokenizer_settings` does so in tokenizer_config.json. `agent_config_name` is `julia_config.json` for a Julia-1
+    checkpoint.
     """
     directory = Path(directory)
     for part in ("encoder", "tokenizer"):
         (directory / part).mkdir(parents=True, exist_ok=True)
 
-    make = {"byte": byte_tokenizer, "metaspace": metaspace_tokenizer}[tokenizer]
+    make = TOKENIZERS[tokenizer]
     tokenizer_json, roles = make(vocab - spare_rows)
     if merges is not None:
         _more_merges(tokenizer_json["model"]["vocab"], tokenizer_json["model"]["merges"], merges)
@@ -442,6 +487,7 @@ def paint(
             entry = {key: tokens[token][key] for key in keys}
             tokenizer_config[f"{role}_token"] = {"__type": "AddedToken", **entry}
     tokenizer_config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
+    tokenizer_config |= tokenizer_settings or {}
     _write_json(directory / "tokenizer" / "tokenizer.json", tokenizer_json)
     _write_json(directory / "tokenizer" / "tokenizer_config.json", tokenizer_config)
 
@@ -508,12 +554,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dtype", type=str.upper, choices=list(_ITEM_BYTES), default="F32")
-    parser.add_argument("--tokenizer", choices=["byte", "metaspace"], default="byte")
+    parser.add_argument("--tokenizer", choices=list(TOKENIZERS), default="byte")
     parser.add_argument("--vocab", type=int, help="tokens, in place of the size's own number")
     parser.add_argument("--merges", type=int, help="at least so many, some with the same result")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", choices=["healthy", "initial"], default="healthy")
-    parser.add_argument("--activation", choices=["gelu", "silu"], default="gelu")
+    parser.add_argument("--activation", default="gelu")
     parser.add_argument("--rope", choices=["theta", "parameters"], default="theta")
     parser.add_argument("--special-tokens", choices=["string", "object"], default="string")
     parser.add_argument("--shards", type=int, default=1)

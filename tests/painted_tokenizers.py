@@ -5,16 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from checkpoints import byte_tokenizer, metaspace_tokenizer
+from checkpoints import TOKENIZERS, TokenizerKind
 
 VOCAB = 1024
 JSON = "tokenizer.huggingface.json"
 
 
-def painted(kind: str) -> tuple[dict[str, Any], SimpleNamespace]:
+def painted(kind: TokenizerKind) -> tuple[dict[str, Any], SimpleNamespace]:
     """tokenizer.json as an object, and the ids a ModelConfig would name."""
-    make = {"byte": byte_tokenizer, "metaspace": metaspace_tokenizer}[kind]
-    data, roles = make(VOCAB)
+    data, roles = TOKENIZERS[kind](VOCAB)
     ids = {token["content"]: token["id"] for token in data["added_tokens"]}
     special = {f"{role}_id": ids[roles[role]] for role in ("cls", "sep", "mask")}
     return data, SimpleNamespace(vocab_size=VOCAB, **special)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,37 @@ def silu(x: ArrayLike) -> F64:
 
 def relu(x: ArrayLike) -> F64:
     return np.maximum(np.asarray(x, np.float64), 0.0)
+
+
+def sigmoid(x: ArrayLike) -> F64:
+    x = np.asarray(x, np.float64)
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+def gelu_tanh(x: ArrayLike) -> F64:
+    """x/2 (1 + tanh u), without the cancellation below 0."""
+    x = np.asarray(x, np.float64)
+    return x * sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+
+
+# transformers 5.24's ACT2FN by the names that are read, as its classes there compute them
+ACTIVATIONS: dict[str, Callable[[ArrayLike], F64]] = {
+    **dict.fromkeys(("gelu", "gelu_python"), gelu_erf),
+    **dict.fromkeys(("silu", "swish"), silu),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), gelu_tanh),
+    "quick_gelu": lambda x: np.asarray(x, np.float64) * sigmoid(1.702 * np.asarray(x, np.float64)),
+    "gelu_10": lambda x: np.clip(gelu_erf(x), -10.0, 10.0),
+    "relu": relu,
+    "relu2": lambda x: relu(x) ** 2,
+    "relu6": lambda x: np.clip(np.asarray(x, np.float64), 0.0, 6.0),
+    "leaky_relu": lambda x: np.where(np.asarray(x) < 0.0, 0.01, 1.0) * np.asarray(x, np.float64),
+    "tanh": lambda x: np.tanh(np.asarray(x, np.float64)),
+    "sigmoid": sigmoid,
+    "linear": lambda x: np.asarray(x, np.float64),
+    "hardswish": lambda x: np.asarray(x, np.float64) * np.clip(np.asarray(x, np.float64) + 3.0, 0.0, 6.0) / 6.0,
+    "mish": lambda x: np.asarray(x, np.float64) * np.tanh(np.logaddexp(0.0, np.asarray(x, np.float64))),
+}
 
 
 def softmax(x: ArrayLike) -> F64:
@@ -184,7 +215,7 @@ class Reference:
         c, w = self.config, self.tensors
         embedded = w["encoder.embeddings.tok_embeddings.weight"][list(ids)]
         x = keep["embd_norm"] = layer_norm(embedded, w["encoder.embeddings.norm.weight"], 0.0, c.eps)
-        act = {"gelu": gelu_erf, "silu": silu}[c.activation]
+        act = ACTIVATIONS[c.activation]
         for i, is_global in enumerate(c.layer_is_global):
             name, layer = f"layer.{i}", f"encoder.layers.{i}"
             base = c.rope_base_global if is_global else c.rope_base_local

@@ -235,7 +235,7 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
             {"hidden_size": None},
             r"tok_embeddings.weight: expected \[600, 768\], found \[600, 64\]",
         ),
-        ("encoder/config.json", {"hidden_activation": "relu"}, "hidden_activation: 'relu'"),
+        ("encoder/config.json", {"hidden_activation": "prelu"}, "hidden_activation: 'prelu'"),
         ("encoder/config.json", {"model_type": "bert"}, "model_type: expected 'modernbert'"),
         ("encoder/config.json", {"num_hidden_layers": 10**6}, "num_hidden_layers: 1000000"),
         ("encoder/config.json", {"num_attention_heads": 5}, r"encoder/config\.json: num_attention_heads: 5 heads"),
@@ -300,18 +300,16 @@ def test_not_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
             Checkpoint.open(checkpoint)
 
 
-def test_tokenizer_other_than_bpe(checkpoint: Path) -> None:
+def test_tokenizer_other_than_bpe_and_wordpiece(checkpoint: Path) -> None:
     path = checkpoint / "tokenizer" / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content["model"] = {
-        "type": "WordPiece",
+        "type": "WordLevel",
         "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
         "vocab": content["model"]["vocab"],
     }
     path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(FormatError, match="WordPiece"):
+    with pytest.raises(FormatError, match="WordLevel"):
         Checkpoint.open(checkpoint)
 
 

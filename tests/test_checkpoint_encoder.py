@@ -42,9 +42,6 @@ NOT_COMPUTED: dict[str, list[Any]] = {
         {"full_attention": {"rope_theta": 5000.0, kind: "linear", "factor": 2.0}} for kind in ("type", "rope_type")
     ],
     "is_causal": [True],
-    "hidden_activation": [
-        "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "relu", "relu2", "mish", "tanh", "linear"
-    ],
     "norm_eps": [0.0, -1e-7, 5.0],
     "dtype": ["bfloat16", "float16"],
     "torch_dtype": ["bfloat16", "half"],

@@ -78,7 +78,7 @@ def test_gemma_takes_vocabulary_and_merges_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer_class": "BertTokenizer"}, "BertTokenizer"),
+        ({"tokenizer_class": "MPNetTokenizer"}, "MPNetTokenizer"),
         ({"tokenizer_class": 5}, "tokenizer_class"),
         ({"split_special_tokens": True}, "split_special_tokens"),
         ({"mask_token": 5}, "mask_token"),

@@ -41,7 +41,12 @@ model.logits(request["state"], request["questions"])
 @pytest.mark.skipif(not border.isa_supported("avx2"), reason="this CPU has no avx2")
 def test_a_forward_pass_takes_as_many_instructions_as_recorded(tmp_path: Path) -> None:
     need("valgrind")
-    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=sky_forward", f"--callgrind-out-file={tmp_path / 'counts'}"]
+    tool = [
+        "valgrind",
+        "--tool=callgrind",
+        "--toggle-collect=sky_forward",
+        f"--callgrind-out-file={tmp_path / 'counts'}",
+    ]
     run = subprocess.run(
         [*tool, sys.executable, "-c", ONE_FORWARD_PASS, str(EXAMPLES)],
         env=os.environ | {"SKYINFER_ISA": "avx2"},

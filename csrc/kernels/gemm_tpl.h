@@ -95,11 +95,11 @@ SKY_INLINE void tile_accumulate_part(const int rows, int k, const float *a, int 
 /* acc, spilled to `t` [rows, PANEL_COLS], through an activation. Kept out of the tile so that each is compiled once. */
 static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, int panel)
 {
-    if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
+    if (g->epilogue == SKY_EPILOGUE_GATED) {
         const int first = panel * VL, cols = g->c.cols - first < VL ? g->c.cols - first : VL;
         for (int i = 0; i < rows; i++) {
             const vf up = v_load(t + i * PANEL_COLS), gate = v_load(t + i * PANEL_COLS + VL);
-            const vf y = v_mul(g->epilogue == SKY_EPILOGUE_GEGLU ? v_gelu(up) : v_silu(up), gate);
+            const vf y = v_mul(g->act == SKY_ACT_GELU ? v_gelu(up) : v_activation(g->act, up), gate);
             float *c = g->c.data + (ptrdiff_t)(row + i) * g->c.stride + first;
             if (cols == VL)
                 v_store(c, y);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../skyinfer.h" /* SKY_MAX_D_HEAD */
+#include "../skyinfer.h" /* SKY_MAX_D_HEAD, sky_activation */
 #include "../strict_math.h"
 
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
@@ -40,8 +40,7 @@ typedef enum {
     SKY_EPILOGUE_LINEAR = 0, /* c = acc + bias + residual */
     SKY_EPILOGUE_RELU,       /* c = max(acc + bias, 0) */
     SKY_EPILOGUE_GELU,       /* c = gelu(acc + bias) */
-    SKY_EPILOGUE_GEGLU,      /* c[j] = gelu(acc of up row j) * acc of gate row j; panels packed gated, see below */
-    SKY_EPILOGUE_SWIGLU      /* the same with silu */
+    SKY_EPILOGUE_GATED       /* c[j] = act(acc of up row j) * acc of gate row j; panels packed gated, see below */
 } sky_epilogue;
 
 /* c = epilogue(a @ w^T), a [m, k], w [n, k] packed, c [m, n].
@@ -55,6 +54,7 @@ typedef struct {
     sky_matrix residual;
     sky_matrix c;
     sky_epilogue epilogue;
+    sky_activation act; /* of the gated epilogue */
 } sky_gemm;
 
 /* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each row of x [n, d]; biased variance, in two passes.

@@ -12,6 +12,44 @@ static float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
 
 static float silu(float x) { return x / (1.0f + expf(-x)); }
 
+static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+static float between(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
+
+static float activation(sky_activation act, float x)
+{
+    switch (act) {
+    case SKY_ACT_SILU:
+        return silu(x);
+    case SKY_ACT_GELU_TANH:
+        return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
+    case SKY_ACT_GELU_QUICK:
+        return x * sigmoid(1.702f * x);
+    case SKY_ACT_GELU_CLIPPED:
+        return between(gelu(x), -10.0f, 10.0f);
+    case SKY_ACT_RELU:
+        return x < 0.0f ? 0.0f : x;
+    case SKY_ACT_RELU_SQUARED:
+        return x < 0.0f ? 0.0f : x * x;
+    case SKY_ACT_RELU6:
+        return between(x, 0.0f, 6.0f);
+    case SKY_ACT_RELU_LEAKY:
+        return x < 0.0f ? 0.01f * x : x;
+    case SKY_ACT_TANH:
+        return tanhf(x);
+    case SKY_ACT_SIGMOID:
+        return sigmoid(x);
+    case SKY_ACT_LINEAR:
+        return x;
+    case SKY_ACT_HARDSWISH:
+        return x * between(x + 3.0f, 0.0f, 6.0f) / 6.0f;
+    case SKY_ACT_MISH:
+        return x * tanhf(log1pf(expf(x)));
+    default:
+        return gelu(x);
+    }
+}
+
 static float output(const sky_gemm *g, float acc, int row, int col)
 {
     if (g->bias)
@@ -29,10 +67,10 @@ static float output(const sky_gemm *g, float acc, int row, int col)
 static void store_row(const sky_gemm *g, const float *acc, int row, int panel)
 {
     float *c = g->c.data + (ptrdiff_t)row * g->c.stride;
-    if (g->epilogue == SKY_EPILOGUE_GEGLU || g->epilogue == SKY_EPILOGUE_SWIGLU) {
+    if (g->epilogue == SKY_EPILOGUE_GATED) {
         for (int j = 0; j < PANEL_COLS / 2 && panel * (PANEL_COLS / 2) + j < g->c.cols; j++) {
             const float up = acc[j], gate = acc[PANEL_COLS / 2 + j];
-            c[panel * (PANEL_COLS / 2) + j] = (g->epilogue == SKY_EPILOGUE_GEGLU ? gelu(up) : silu(up)) * gate;
+            c[panel * (PANEL_COLS / 2) + j] = activation(g->act, up) * gate;
         }
         return;
     }

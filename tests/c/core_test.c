@@ -72,7 +72,36 @@ static double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.707106781186547
 
 static double silu(double x) { return x / (1.0 + exp(-x)); }
 
-static void product(const sky_kernels *kernels, int n, int k, int gated, sky_epilogue epilogue, const window *a,
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+static double between(double x, double least, double most) { return fmin(fmax(x, least), most); }
+
+static double activation(sky_activation act, double x)
+{
+    switch (act) {
+    case SKY_ACT_SILU: return silu(x);
+    case SKY_ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979324) * (x + 0.044715 * x * x * x)));
+    case SKY_ACT_GELU_QUICK: return x * sigmoid(1.702 * x);
+    case SKY_ACT_GELU_CLIPPED: return between(gelu(x), -10, 10);
+    case SKY_ACT_RELU: return fmax(x, 0);
+    case SKY_ACT_RELU_SQUARED: return fmax(x, 0) * fmax(x, 0);
+    case SKY_ACT_RELU6: return between(x, 0, 6);
+    case SKY_ACT_RELU_LEAKY: return x < 0 ? 0.01 * x : x;
+    case SKY_ACT_TANH: return tanh(x);
+    case SKY_ACT_SIGMOID: return sigmoid(x);
+    case SKY_ACT_LINEAR: return x;
+    case SKY_ACT_HARDSWISH: return x * between(x + 3, 0, 6) / 6;
+    case SKY_ACT_MISH: return x * tanh(log1p(exp(x)));
+    default: return gelu(x);
+    }
+}
+
+/* what is drawn for `epilogue` past the last: the gated one with each activation */
+static sky_epilogue epilogue_of(int i) { return i < SKY_EPILOGUE_GATED ? (sky_epilogue)i : SKY_EPILOGUE_GATED; }
+
+static sky_activation act_of(int i) { return (sky_activation)(i < SKY_EPILOGUE_GATED ? 0 : i - SKY_EPILOGUE_GATED); }
+
+static void product(const sky_kernels *kernels, int n, int k, int gated, int epilogue, const window *a,
                     const float *w, const float *bias, const window *residual, window *c)
 {
     sky_linear linear = {.n = n, .k = k, .gated = gated};
@@ -80,16 +109,16 @@ static void product(const sky_kernels *kernels, int n, int k, int gated, sky_epi
     linear.panels = sky_alloc((size_t)n_panels * kernels->panel_cols * k * sizeof(float));
     expect(sky_pack(kernels, &linear, SKY_DTYPE_F32, w, 0), kernels->isa, "sky_pack", 0);
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
-                        epilogue};
+                        epilogue_of(epilogue), act_of(epilogue)};
     kernels->gemm_f32(&g, 0, n_panels);
     sky_release(linear.panels);
 }
 
 /* What a product must be and by how much it may be off: the sum's rounding grows with k and |a||w| */
-static void exact_product(int m, int n, int k, sky_epilogue epilogue, const float *a, const float *w, const float *bias,
+static void exact_product(int m, int n, int k, int epilogue, const float *a, const float *w, const float *bias,
                           const float *residual, double *want, double *bound)
 {
-    const int gated = epilogue >= SKY_EPILOGUE_GEGLU, cols = gated ? n / 2 : n;
+    const int gated = epilogue >= SKY_EPILOGUE_GATED, cols = gated ? n / 2 : n;
     for (int i = 0; i < m; i++)
         for (int j = 0; j < cols; j++) {
             double sum[2] = {0, 0}, size[2] = {0, 0};
@@ -105,7 +134,7 @@ static void exact_product(int m, int n, int k, sky_epilogue epilogue, const floa
                     size[half] += fabs(bias[row]);
                 }
             }
-            const double rounding = (k + 2) * eps, own = 1.1e-6 + 8 * eps * fabs(sum[0]);
+            const double rounding = (k + 2) * eps, own = 1.1e-6 + 8 * eps * fmax(fabs(sum[0]), sum[0] * sum[0]);
             double *y = want + (size_t)i * cols + j, *off = bound + (size_t)i * cols + j;
             switch (epilogue) {
             case SKY_EPILOGUE_LINEAR:
@@ -121,9 +150,10 @@ static void exact_product(int m, int n, int k, sky_epilogue epilogue, const floa
                 *off = 1.13 * rounding * size[0] + own; /* 1.13: the steepest that GELU and SiLU get */
                 break;
             default: {
-                const double up = epilogue == SKY_EPILOGUE_GEGLU ? gelu(sum[0]) : silu(sum[0]);
+                const double up = activation(act_of(epilogue), sum[0]);
+                const double slope = act_of(epilogue) == SKY_ACT_RELU_SQUARED ? 2 * fabs(sum[0]) + 1 : 1.5;
                 *y = up * sum[1];
-                *off = rounding * (1.13 * size[0] * fabs(sum[1]) + size[1] * fabs(up)) + fabs(sum[1]) * own;
+                *off = rounding * (slope * size[0] * fabs(sum[1]) + size[1] * fabs(up)) + fabs(sum[1]) * own;
             }
             }
         }
@@ -135,8 +165,8 @@ static void check_gemm(const sky_kernels *tested)
         for (int shape = 0; shape < 15; shape++) {
             const int n = (int[]){1, 2, tested->panel_cols - 1, tested->panel_cols, tested->panel_cols + 1}[shape % 5] * 2;
             const int k = (int[]){19, 64, 1024 + 19}[shape / 5]; /* the last in parts */
-            for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue <= SKY_EPILOGUE_SWIGLU; epilogue++) {
-                const int gated = epilogue >= SKY_EPILOGUE_GEGLU, cols = gated ? n / 2 : n;
+            for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue < SKY_EPILOGUE_GATED + SKY_N_ACTIVATIONS; epilogue++) {
+                const int gated = epilogue >= SKY_EPILOGUE_GATED, cols = gated ? n / 2 : n;
                 float *va = noisy((size_t)m * k), *w = noisy((size_t)n * k), *bias = noisy(n), *vr = noisy((size_t)m * n);
                 double *want = malloc((size_t)m * cols * sizeof *want), *bound = malloc((size_t)m * cols * sizeof *bound);
                 window a = window_of(m, k, NAN, va), r = window_of(m, n, NAN, vr), got = window_of(m, cols, canary, NULL);

@@ -341,6 +341,34 @@ BUCKETS = (
     | {"n": noul()}
 )
 
+# options of one, some and many tokens, so that positions and windows of a parallel layout differ from a plain one's
+UNEVEN = {
+    "pick": choice({"refund": LONG, "wait": None, "ask": "who is it?", "x": "a b c d e f g h i j k l m n o p"}),
+    "one": choice(["alone"]),
+    "same": choice({"a": "to", "b": "to", "c": "to"}),
+    "level": score([f"step {'up ' * i}" for i in range(9)]),
+    "truth": noul(criteria={"false": "x", "true": LONG}),
+}
+CROWD = {"many": choice({f"{i}": f"option {'in ' * (i % 7)}{i}" for i in range(24)}), "truth": noul()}
+
+# (name, state, questions), for every checkpoint of one kind in `recipes.VARIANTS`
+VARIANT_ANSWERS: dict[str, list[Case]] = {
+    "act_": [("the drone", "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", DRONE)],
+    "parallel": [
+        ("the drone", "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", DRONE),
+        ("uneven options", STATE, UNEVEN),
+        ("uneven options, long state", LONG * 8, UNEVEN),
+        ("uneven options, talk", [f"{i} {LONG}" for i in range(20)], UNEVEN),
+        ("no state", "", UNEVEN),
+        (
+            "an order of options",
+            STATE,
+            {"q": choice({"a": LONG, "b": None, "c": "to be"}, option_order=[2, 0, 1]), "r": noul(option_order=[1, 0])},
+        ),
+    ],
+    "parallel_": [("a crowd", STATE, CROWD), ("a crowd, long state", LONG * 20, CROWD)],
+}
+
 ANSWERS: list[tuple[str, str, Any, Any]] = [
     ("the drone", "byte", "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", DRONE),
     ("the drone, metaspace", "metaspace", "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", DRONE),

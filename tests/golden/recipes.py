@@ -43,6 +43,33 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# What few checkpoints have: other activations, options in parallel, WordPiece tokenizers. Recorded in variants.json.
+_ACTIVATIONS = (
+    "gelu_python", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate", "quick_gelu",
+    "gelu_10", "relu", "relu2", "relu6", "leaky_relu", "tanh", "sigmoid", "linear", "hardswish", "mish",
+)  # fmt: skip
+# many, so each is small
+_SMALL = {"d_model": 64, "n_layers": 2, "n_heads": 1, "d_ff": 96, "head_layers": 1, "vocab": 700}
+_PARALLEL = _SMALL | {"n_layers": 4, "n_heads": 2, "agent_config": {"option_layout": "parallel"}}
+# a short window, so that it bites at once: it is measured in positions, which options share
+_NARROW = {"local_attention": 12, "global_every": 2, "seed": 4}
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{f"act_{name}": _SMALL | {"activation": name, "seed": 3} for name in _ACTIVATIONS},
+    "wordpiece": {**_SMALL, "tokenizer": "wordpiece"},
+    "wordpiece_cased": {**_SMALL, "tokenizer": "wordpiece_cased"},
+    "bert": {**_SMALL, "tokenizer": "wordpiece", "tokenizer_settings": {"tokenizer_class": "BertTokenizer"}},
+    "bert_cased": {
+        **_SMALL, "tokenizer": "wordpiece_cased", "special_tokens": "object",
+        "tokenizer_settings": {
+            "tokenizer_class": "BertTokenizerFast", "do_lower_case": False, "tokenize_chinese_chars": False,
+            "strip_accents": True,
+        },
+    },
+    "parallel": _PARALLEL,
+    "parallel_narrow": {**_PARALLEL, **_NARROW, "tokenizer": "metaspace"},
+    "parallel_tight": {**_PARALLEL, **_NARROW, "max_len": 64, "head_max_len": 48},
+}  # fmt: skip
+
 _scratch = tempfile.TemporaryDirectory(prefix="skyinfer-golden-")
 atexit.register(_scratch.cleanup)
 
@@ -50,7 +77,7 @@ atexit.register(_scratch.cleanup)
 @functools.cache
 def painted(name: str) -> Path:
     """The golden checkpoint of that name, painted once per process."""
-    return paint(Path(_scratch.name) / name, **(SIZES["golden"] | RECIPES[name]))
+    return paint(Path(_scratch.name) / name, **(SIZES["golden"] | (RECIPES | VARIANTS)[name]))
 
 
 def fingerprint(name: str) -> dict[str, str]:

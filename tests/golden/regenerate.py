@@ -22,8 +22,8 @@ from laya.common import QTYPES, collate_items, temp_bucket, unpermute_probs
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from inputs import ANSWERS, TEXT  # noqa: E402
-from recipes import RECIPES, fingerprint, painted, sample_of, to_literal  # noqa: E402
+from inputs import ANSWERS, CROWD, TEXT, VARIANT_ANSWERS, Case  # noqa: E402
+from recipes import RECIPES, VARIANTS, fingerprint, painted, sample_of, to_literal  # noqa: E402
 
 LENGTHS, MARKER_COUNTS = (7, 65, 66, 129, 200), (1, 2, 9)
 
@@ -58,13 +58,17 @@ def exact(values: Any) -> list[float]:
     return [float(str(v)) for v in np.asarray(values, np.float32).ravel()]
 
 
-def text_cases(probes: dict[str, Probe]) -> list[dict[str, Any]]:
+def text_cases(
+    probes: dict[str, Probe],
+    inputs_by_suffix: dict[str, list[Case]] = TEXT,
+    kinds: tuple[str, ...] = ("byte", "metaspace"),
+) -> list[dict[str, Any]]:
     """Each input with each tokenizer: ids, markers and cuts by question, or the refusal."""
     cases = []
-    for suffix, inputs in TEXT.items():
+    for suffix, inputs in inputs_by_suffix.items():
         for name, state, questions in inputs:
             request = to_literal({"state": state, "questions": questions})
-            for kind in ("byte", "metaspace"):
+            for kind in kinds:
                 probe = probes[kind + suffix]
                 probe.items = []
                 case = {"name": name, "checkpoint": kind + suffix, "request": request}
@@ -87,10 +91,10 @@ def sequence(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answer_cases(probes: dict[str, Probe]) -> list[dict[str, Any]]:
+def answer_cases(probes: dict[str, Probe], answers: list[tuple[str, str, Any, Any]] = ANSWERS) -> list[dict[str, Any]]:
     """Whole requests: the runtime's own envelope, and its probabilities before it rounds them."""
     cases = []
-    for name, checkpoint, state, questions in ANSWERS:
+    for name, checkpoint, state, questions in answers:
         probe = probes[checkpoint]
         probe.items = []
         envelope = probe.agent.predict(state, questions)
@@ -223,11 +227,34 @@ def write(name: str, content: dict[str, Any]) -> None:
 PINNED = ("laya", "torch", "transformers", "tokenizers")
 
 
+def write_variants() -> None:
+    """Scores of each variant on its requests, and tokens of those with other tokenizers."""
+    probes = {name: Probe(painted(name)) for name in VARIANTS}
+    answers = [
+        (case, name, state, questions)
+        for name in VARIANTS
+        for kind, cases in VARIANT_ANSWERS.items()
+        if name.startswith(kind)
+        for case, state, questions in cases
+        # more options than fit are refused, which text.json has
+        if not (name == "parallel_tight" and questions is CROWD)
+    ]
+    tokenizers = [name for name in VARIANTS if name.startswith(("wordpiece", "bert"))]
+    content = {
+        "fingerprints": {name: fingerprint(name) for name in VARIANTS},
+        # a refusal does not depend on the tokenizer, and text.json has them
+        "texts": [case for case in text_cases(probes, {"": TEXT[""]}, tuple(tokenizers)) if "refused" not in case],
+        "answers": answer_cases(probes, answers),
+    }
+    write("variants.json", content)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")  # the clamped temperatures are meant
     torch.set_num_threads(1)
     prints = {name: fingerprint(name) for name in RECIPES}
     probes = {name: Probe(painted(name)) for name in RECIPES}
+    write_variants()
     write("text.json", {"fingerprints": prints, "cases": text_cases(probes)})
     write("answers.json", {"fingerprints": prints, "cases": answer_cases(probes)})
     forward = [forward_cases(name, probes[name]) for name in ("byte", "metaspace", "silu")]

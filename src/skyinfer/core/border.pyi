@@ -18,6 +18,7 @@ MAX_VOCAB: int
 MAX_D_HEAD: int
 MAX_THREADS: int
 N_QUESTION_TYPES: int
+ACTIVATIONS: dict[str, int]
 DTYPES: dict[str, int]
 
 def isa_names() -> list[str]: ...
@@ -48,7 +49,7 @@ class CoreModel:
         norm_eps: float,
         rope_base_global: float,
         rope_base_local: float,
-        silu: bool,
+        activation: str,
         layer_is_global: Sequence[bool],
         qkv_table_bytes: int = 0,
         isa: str | None = None,

@@ -19,6 +19,23 @@ from ..errors import IsaError
 MAX_BLOCKS, MAX_D_MODEL, MAX_D_FF, MAX_VOCAB = SKY_MAX_BLOCKS, SKY_MAX_D_MODEL, SKY_MAX_D_FF, SKY_MAX_VOCAB
 MAX_D_HEAD, MAX_THREADS, N_QUESTION_TYPES = SKY_MAX_D_HEAD, SKY_MAX_THREADS, SKY_N_QUESTION_TYPES
 
+ACTIVATIONS = {
+    "gelu": SKY_ACT_GELU,
+    "silu": SKY_ACT_SILU,
+    "gelu_tanh": SKY_ACT_GELU_TANH,
+    "gelu_quick": SKY_ACT_GELU_QUICK,
+    "gelu_clipped": SKY_ACT_GELU_CLIPPED,
+    "relu": SKY_ACT_RELU,
+    "relu_squared": SKY_ACT_RELU_SQUARED,
+    "relu6": SKY_ACT_RELU6,
+    "relu_leaky": SKY_ACT_RELU_LEAKY,
+    "tanh": SKY_ACT_TANH,
+    "sigmoid": SKY_ACT_SIGMOID,
+    "linear": SKY_ACT_LINEAR,
+    "hardswish": SKY_ACT_HARDSWISH,
+    "mish": SKY_ACT_MISH,
+}
+
 DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
 
 
@@ -107,19 +124,21 @@ cdef class CoreModel:
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
-                  float rope_base_local, bint silu, layer_is_global, size_t qkv_table_bytes=0, isa=None,
+                  float rope_base_local, str activation, layer_is_global, size_t qkv_table_bytes=0, isa=None,
                   int n_cpus=0):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
             raise ValueError(f"layer_is_global: expected {n_layers} flags, got {len(flags)}")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         cdef sky_model_params params
         memset(&params, 0, sizeof(params))
         params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
         params.n_layers, params.n_heads, params.n_decision_blocks = n_layers, n_heads, n_decision_blocks
         params.n_decision_heads, params.window, params.max_positions = n_decision_heads, window, max_positions
         params.norm_eps, params.rope_base_global, params.rope_base_local = norm_eps, rope_base_global, rope_base_local
-        params.activation = SKY_ACT_SILU if silu else SKY_ACT_GELU
+        params.activation = ACTIVATIONS[activation]
         params.layer_is_global = <const uint8_t *><const char *>flags
         params.qkv_table_bytes = qkv_table_bytes
         params.n_cpus = n_cpus

@@ -21,6 +21,18 @@ cdef extern from "skyinfer.h" nogil:
     ctypedef enum sky_activation:
         SKY_ACT_GELU
         SKY_ACT_SILU
+        SKY_ACT_GELU_TANH
+        SKY_ACT_GELU_QUICK
+        SKY_ACT_GELU_CLIPPED
+        SKY_ACT_RELU
+        SKY_ACT_RELU_SQUARED
+        SKY_ACT_RELU6
+        SKY_ACT_RELU_LEAKY
+        SKY_ACT_TANH
+        SKY_ACT_SIGMOID
+        SKY_ACT_LINEAR
+        SKY_ACT_HARDSWISH
+        SKY_ACT_MISH
 
     enum:
         SKY_N_QUESTION_TYPES
@@ -152,8 +164,7 @@ cdef extern from "kernels/kernels.h" nogil:
         SKY_EPILOGUE_LINEAR
         SKY_EPILOGUE_RELU
         SKY_EPILOGUE_GELU
-        SKY_EPILOGUE_GEGLU
-        SKY_EPILOGUE_SWIGLU
+        SKY_EPILOGUE_GATED
 
     ctypedef struct sky_matrix:
         float *data
@@ -168,6 +179,7 @@ cdef extern from "kernels/kernels.h" nogil:
         sky_matrix residual
         sky_matrix c
         sky_epilogue epilogue
+        sky_activation act
 
     ctypedef struct sky_norm:
         sky_matrix x

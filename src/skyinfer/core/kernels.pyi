@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
 
-EPILOGUES: dict[str, int]
+EPILOGUES: dict[str, tuple[int, int]]
 
 class PackedMatrix:
     def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...

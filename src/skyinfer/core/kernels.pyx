@@ -12,12 +12,16 @@ from libc.string cimport memset
 from .border cimport pack_panels, release_panels, select_kernels
 from .capi cimport *
 
+from .border import ACTIVATIONS
+
+# name -> (epilogue, activation): geglu, swiglu and "gated mish" are gated, as all activations can be
 EPILOGUES = {
-    "linear": SKY_EPILOGUE_LINEAR,
-    "relu": SKY_EPILOGUE_RELU,
-    "gelu": SKY_EPILOGUE_GELU,
-    "geglu": SKY_EPILOGUE_GEGLU,
-    "swiglu": SKY_EPILOGUE_SWIGLU,
+    "linear": (SKY_EPILOGUE_LINEAR, SKY_ACT_LINEAR),
+    "relu": (SKY_EPILOGUE_RELU, SKY_ACT_RELU),
+    "gelu": (SKY_EPILOGUE_GELU, SKY_ACT_GELU),
+    "geglu": (SKY_EPILOGUE_GATED, SKY_ACT_GELU),
+    "swiglu": (SKY_EPILOGUE_GATED, SKY_ACT_SILU),
+    **{f"gated {name}": (SKY_EPILOGUE_GATED, act) for name, act in ACTIVATIONS.items()},
 }
 
 
@@ -93,14 +97,15 @@ cdef class Kernels:
         cdef int i
         if w.isa != self.isa:
             raise ValueError(f"packed for {w.isa}, not {self.isa}")
-        if (epilogue in ("geglu", "swiglu")) != w.linear.gated:
+        if (EPILOGUES[epilogue][0] == SKY_EPILOGUE_GATED) != w.linear.gated:
             raise ValueError(f"{epilogue}: the weights are packed the other way")
         if w.linear.gated and (bias is not None or residual is not None):
             raise ValueError(f"{epilogue}: takes no bias and no residual")
         memset(&g, 0, sizeof(g))
         g.a = _matrix(a, "a", a.shape[0], w.linear.k)
         g.c = _matrix(out, "out", a.shape[0], w.linear.n // 2 if w.linear.gated else w.linear.n)
-        g.panels, g.epilogue = w.linear.panels, EPILOGUES[epilogue]
+        g.panels = w.linear.panels
+        g.epilogue, g.act = EPILOGUES[epilogue]
         if bias is not None:
             _length(bias, "bias", w.linear.n)
             g.bias = &bias[0]

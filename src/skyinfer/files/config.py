@@ -19,12 +19,15 @@ from ..core.border import tensor_shapes
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.ggml_tokenizer import are_strings
+from .activations import BY_GGUF
 from .limits import LEAST_F32, MAX_BLOCKS, MAX_D_FF, MAX_D_HEAD, MAX_D_MODEL, MAX_TOKENS, MAX_VOCAB, MOST_F32
 from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
 from .tensors import ALL_ROWS, TensorInfo, without_ones
 
 ARCHITECTURE = "modern-bert"
+# `decision.type`: a Laya model, and one that asks for what llama.cpp would compute otherwise. It refuses the second.
+LAYA, LAYA_OF_OURS = "laya", "skyinfer-laya"
 TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
 
 # what the Laya runtime takes where a checkpoint does not say
@@ -89,7 +92,7 @@ class ModelConfig:
         layer_is_global: for each encoder block, whether it sees every token.
         rope_base_global: rotary base of global layers.
         rope_base_local: rotary base of local layers.
-        activation: "gelu" (exact) or "silu", in the encoder's feed-forward.
+        activation: of the encoder's feed-forward, a name in `activations.ACTIVATIONS`; "gelu" is the exact one.
         max_tokens: longest sequence.
         max_head_tokens: tokens that question and options may take of it.
         temperatures: raw, by "choice", "choice.2", "choice.3_5", "choice.6_10", "choice.11" and so on.
@@ -189,8 +192,8 @@ class ModelConfig:
         # a file that states one base means it for both kinds of layers, as llama.cpp reads it
         stated = f"{ARCHITECTURE}.rope.freq_base" in metadata
         activation = keys.text("hidden_activation", "gelu")
-        if activation not in ("gelu", "silu"):
-            keys.fail("hidden_activation", f"{shown(activation)} is not supported (gelu and silu are)")
+        if activation not in BY_GGUF:
+            keys.fail("hidden_activation", f"{shown(activation)} is not supported ({', '.join(BY_GGUF)} are)")
         # llama.cpp's converter knows norm_eps, ModernBERT's own spelling, by the other name only
         eps_key, other_eps_key = (f"attention.layer_norm_{part}epsilon" for part in ("", "rms_"))
         if keys.get(eps_key) is None and keys.get(other_eps_key) is not None:
@@ -213,7 +216,7 @@ class ModelConfig:
             layer_is_global=layer_is_global,
             rope_base_global=rope_base,
             rope_base_local=keys.number("rope.freq_base_swa", rope_base if stated else DEFAULT_ROPE_BASE_LOCAL),
-            activation=activation,
+            activation=BY_GGUF[activation].name,
             max_tokens=max_tokens,
             max_head_tokens=keys.whole("decision.max_head_tokens", 1, MAX_TOKENS),
             temperatures=keys.temperatures(),
@@ -402,6 +405,8 @@ def _check_dialect(keys: _Keys) -> None:
         )
     if keys.get("decision.type") is None:
         keys.fail("decision.type", "is missing")
-    keys.only("decision.type", "laya")
+    kind = keys.get("decision.type")
+    if kind not in (LAYA, LAYA_OF_OURS):
+        keys.fail("decision.type", f"expected {LAYA} or {LAYA_OF_OURS}, found {shown(str(kind))}")
     if keys.whole("split.count", 0, 1 << 16, 1) > 1:
         keys.fail("split.count", "the file is one part of a split model; merge the parts first")

@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import FormatError, warn
 from ..text.ggml_tokenizer import HUGGINGFACE_JSON
 from . import places
+from .activations import BY_NAME
 from .checkpoint import Checkpoint
 from .config import ARCHITECTURE, ModelConfig
 from .outtypes import OUTTYPES
@@ -26,6 +27,7 @@ from .whole_file import WholeFile
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
+_TOKENIZER_MODEL = "tokenizer.ggml.model"
 _MERGES = "tokenizer.ggml.merges"
 _ALIGNMENT = 32  # bytes; the format's default
 
@@ -70,7 +72,7 @@ def convert(
     place = places.find(checkpoint_dir, checkpoint=True)
     with Checkpoint.open(place.path, pre=pre, name=place.name if name is None else name) as checkpoint:
         target.refuse_files_of(checkpoint.path, checkpoint.path / "encoder", checkpoint.path / "tokenizer")
-        if not checkpoint.metadata[_MERGES]:
+        if checkpoint.metadata.get(_MERGES) == []:
             raise FormatError(f"{checkpoint.path}: the tokenizer's BPE has no merges, and GGUF has no empty arrays")
         _warn_of_llama_cpp(ModelConfig.from_source(checkpoint))
         _warn_of_other_tokens(checkpoint)
@@ -80,7 +82,12 @@ def convert(
 
 
 def _warn_of_llama_cpp(config: ModelConfig) -> None:
-    if config.n_decision_blocks == 0:
+    if not BY_NAME[config.activation].in_llama_cpp:
+        message = (
+            f"llama.cpp will refuse the file: it has no {config.activation} in the encoder's feed-forward part "
+            f"(skyinfer has)"
+        )
+    elif config.n_decision_blocks == 0:
         message = "llama.cpp does not read a decision model without head blocks (skyinfer does)"
     elif config.n_heads != config.n_decision_heads:
         message = (
@@ -96,7 +103,14 @@ def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
     """llama.cpp splits text by a name and has no normalizers, and skyinfer reads the whole tokenizer."""
     from ..text.tokenizer import parse
     from .checkpoint.pre_tokenizer import first_difference
+    from .checkpoint.tokenizer import UNKNOWN_MODEL
 
+    if checkpoint.metadata[_TOKENIZER_MODEL] == UNKNOWN_MODEL:
+        warn("llama.cpp will refuse the file: it has no such WordPiece tokenizer (skyinfer reads the whole tokenizer)")
+    if checkpoint.metadata[_TOKENIZER_MODEL] == "bert":
+        warn("llama.cpp will cut a word of more than 100 characters into pieces, where the Laya runtime has [UNK]")
+    if checkpoint.metadata[_TOKENIZER_MODEL] != "gpt2":
+        return
     pre = checkpoint.metadata["tokenizer.ggml.pre"]
     backend, _ = parse(checkpoint.metadata[HUGGINGFACE_JSON], str(checkpoint.path / "tokenizer" / "tokenizer.json"))
     try:

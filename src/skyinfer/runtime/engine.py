@@ -204,7 +204,7 @@ def _pack(
         norm_eps=config.norm_eps,
         rope_base_global=config.rope_base_global,
         rope_base_local=config.rope_base_local,
-        silu=config.activation == "silu",
+        activation=config.activation,
         layer_is_global=config.layer_is_global,
         qkv_table_bytes=token_table_bytes,
         isa=isa,

@@ -9,8 +9,9 @@ markers only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,25 @@ from ..core.border import tensor_shapes
 from ..files.checkpoint.weights import checkpoint_name
 
 _HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
+
+
+# by the core's names (files/activations.py)
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu_clipped": lambda x: F.gelu(x).clamp(-10.0, 10.0),
+    "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
+    "relu6": F.relu6,
+    "relu_leaky": F.leaky_relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "linear": lambda x: x,
+    "hardswish": F.hardswish,
+    "mish": F.mish,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +136,7 @@ class Network:
         shape, w = self.shape, self.weights
         d, eps = shape.d_model, shape.norm_eps
         n, length = batch.ids.shape
-        act = F.gelu if shape.activation == "gelu" else F.silu
+        act = _ACTIVATIONS[shape.activation]
         masks = self._masks(batch.keys, length)
         embedding, norm = w["encoder.embeddings.tok_embeddings.weight"], w["encoder.embeddings.norm.weight"]
         by_token = shape.vocab_size <= n * length

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ...errors import warn
 from ...schema import QUESTION_TYPES
-from ..config import ARCHITECTURE, DEFAULT_MAX_TOKENS, DEFAULT_PERIOD, TEMPERATURE_KEY
+from ..activations import BY_NAME
+from ..config import ARCHITECTURE, DEFAULT_MAX_TOKENS, DEFAULT_PERIOD, LAYA, LAYA_OF_OURS, TEMPERATURE_KEY
 from ..json_file import JsonFile
 from ..limits import MAX_BLOCKS
 from ..temperatures import BUCKETS, as_number, clamped
@@ -88,8 +89,8 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
         ("attention.sliding_window_pattern", pattern, encoder, "layer_types"),
         ("rope.scaling.type", "none", encoder, "rope_scaling"),
         ("vocab_size", sizes.vocab_size, encoder, "vocab_size"),
-        ("hidden_activation", sizes.activation, encoder, "hidden_activation"),
-        ("decision.type", "laya", agent, "option_layout"),
+        ("hidden_activation", BY_NAME[sizes.activation].gguf, encoder, "hidden_activation"),
+        ("decision.type", LAYA if BY_NAME[sizes.activation].in_llama_cpp else LAYA_OF_OURS, agent, "option_layout"),
         ("decision.block_count", n_decision_blocks, agent, "head_layers"),
         ("decision.max_head_tokens", max_head_tokens, head_file, head_entry),
         ("decision.max_tokens", max_tokens, tokens_file, tokens_entry),

@@ -14,6 +14,7 @@ from reprlib import repr as short_repr  # values of a hostile file may be long o
 from typing import Any, NamedTuple
 
 from ...errors import warn
+from ..activations import BY_TRANSFORMERS
 from ..config import DEFAULT_PERIOD, DEFAULT_ROPE_BASE_GLOBAL, DEFAULT_ROPE_BASE_LOCAL
 from ..json_file import JsonFile
 from ..limits import LEAST_F32, MAX_BLOCKS, MOST_F32
@@ -25,7 +26,7 @@ class EncoderSizes(NamedTuple):
     Attributes:
         n_layers, d_model, d_ff, n_heads, vocab_size: sizes.
         norm_eps: of every norm.
-        activation: "gelu" (exact) or "silu".
+        activation: a name in `activations.ACTIVATIONS`.
         pooling: "cls" or "mean", which only llama.cpp reads.
         context_tokens: `max_position_embeddings`.
         window: a local layer sees half of it, rounded down, to each side.
@@ -323,12 +324,10 @@ def _norm_eps(file: JsonFile) -> float:
 
 
 def _activation(file: JsonFile) -> str:
-    # transformers' names of the two functions that the core computes
-    known = {"gelu": "gelu", "gelu_python": "gelu", "silu": "silu", "swish": "silu"}
     stated = file.content.get("hidden_activation", "gelu")
-    if stated not in known:
-        file.fail("hidden_activation", f"{short_repr(stated)} is not supported ({', '.join(known)} are)")
-    return known[stated]
+    if stated not in BY_TRANSFORMERS:
+        file.fail("hidden_activation", f"{short_repr(stated)} is not supported ({', '.join(BY_TRANSFORMERS)} are)")
+    return BY_TRANSFORMERS[stated].name
 
 
 def _window(file: JsonFile) -> int:

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Classes under which transformers takes tokenizer.json as it is.
 _PLAIN_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
+# Classes that build their pipeline themselves, and the special tokens that they have where none are stated.
+_BERT_TOKENS = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
+_CLASS_TOKENS = {
+    "GemmaTokenizer": {role: f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")},
+    "BertTokenizer": _BERT_TOKENS,
+    "DistilBertTokenizer": _BERT_TOKENS,
+}
 
 
 def canonical_tokenizer_json(directory: Path) -> str:
@@ -34,8 +41,8 @@ def canonical_tokenizer_json(directory: Path) -> str:
     alone: tokens of ``added_tokens_decoder`` in tokenizer_config.json are registered again and
     their attributes win (lstrip, rstrip, normalized, special); special tokens that tokenizer.json
     lacks are appended; truncation and padding are dropped, except that the side options are cut on
-    stays. A GemmaTokenizer gets its pipeline from the class and only vocabulary and merges from the
-    file.
+    stays. A GemmaTokenizer or BertTokenizer gets its pipeline from the class and only vocabulary and
+    merges from the file.
 
     Raises:
         FormatError: a file is missing or faulty, or asks for what only transformers can do.
@@ -43,27 +50,25 @@ def canonical_tokenizer_json(directory: Path) -> str:
     from tokenizers import AddedToken
 
     config = tokenizer_config(directory)
-    name = config.get("tokenizer_class") or "TokenizersBackend"
-    kind = name.removesuffix("Fast") if isinstance(name, str) else name
-    if kind not in (*_PLAIN_CLASSES, "GemmaTokenizer"):
+    kind = _class_of(config)
+    if kind not in (*_PLAIN_CLASSES, *_CLASS_TOKENS):
+        name = short_repr(config.get("tokenizer_class"))
         config.fail(
             "tokenizer_class",
-            f"{short_repr(name)} builds its tokenizer in Python code; save the tokenizer as PreTrainedTokenizerFast",
+            f"{name} builds its tokenizer in Python code; save the tokenizer as PreTrainedTokenizerFast",
         )
     if config.get("split_special_tokens"):
         config.fail("split_special_tokens", "is not supported; remove it")
 
     path = directory / "tokenizer.json"
     text = read_text(path)
-    file = JsonFile.parse(path, text if kind == "GemmaTokenizer" else _without_model(text))
-    roles = dict.fromkeys(_SPECIAL_ROLES)
-    if kind == "GemmaTokenizer":
-        roles.update({role: f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")})
-    special = [_special(config, role) or default for role, default in roles.items()]
+    file = JsonFile.parse(path, text if kind in _CLASS_TOKENS else _without_model(text))
+    special = [_special(config, role) for role in _SPECIAL_ROLES]
     special += [_special_value(config, key, value) for key, value in _extra_special(config)]
     added = _added_tokens(directory, config, file, {str(token) for token in special if token})
-    if kind == "GemmaTokenizer":
-        text = json.dumps(_gemma(file, str(special[2])), ensure_ascii=False)
+    if kind in _CLASS_TOKENS:
+        build = _gemma if kind == "GemmaTokenizer" else _bert
+        text = json.dumps(build(file, config, str(special[2])), ensure_ascii=False)
     backend, _ = parse(text, str(path))
     with faults_named(str(path)):
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -83,6 +88,12 @@ def canonical_tokenizer_json(directory: Path) -> str:
         if side == "left":
             backend.enable_truncation(48, direction="left")
         return backend.to_str()
+
+
+def _class_of(config: JsonFile) -> Any:
+    """transformers' class of a tokenizer, without the ending that says nothing any more."""
+    name = config.get("tokenizer_class") or "TokenizersBackend"
+    return name.removesuffix("Fast") if isinstance(name, str) else name
 
 
 def _without_model(text: str) -> str:
@@ -121,7 +132,9 @@ def special_token_text(config: JsonFile, role: str) -> str:
 
 
 def _special(config: JsonFile, role: str) -> Any:
-    return _special_value(config, f"{role}_token", config.get(f"{role}_token"))
+    """The special token as it is stated, or as the tokenizer's class has it; or None."""
+    defaults = _CLASS_TOKENS.get(_class_of(config)) if isinstance(_class_of(config), str) else None
+    return _special_value(config, f"{role}_token", config.get(f"{role}_token")) or (defaults or {}).get(role)
 
 
 def _special_value(config: JsonFile, key: str, value: Any) -> Any:
@@ -195,12 +208,48 @@ def _added_token(source: JsonFile, key: str, value: Any) -> Any:
         return AddedToken(value["content"], **flags)
 
 
-def _gemma(file: JsonFile, unknown: str) -> dict[str, Any]:
-    """tokenizer.json with the pipeline that the class GemmaTokenizer always gives itself."""
+def _bert(file: JsonFile, config: JsonFile, unknown: str) -> dict[str, Any]:
+    """tokenizer.json with the pipeline that the class BertTokenizer always gives itself."""
+    data, model = _without_tokens(file)
+    vocab = model.get("vocab")
+    if isinstance(vocab, list):
+        vocab = {entry[0] if isinstance(entry, list) and entry else str(entry): i for i, entry in enumerate(vocab)}
+
+    def flag(key: str, default: bool | None) -> bool | None:
+        value = config.content.get(key, default)
+        if not isinstance(value, bool) and not (value is None and default is None):
+            config.fail(key, f"expected true or false, found {short_repr(value)}")
+        return value
+
+    data["model"] = {
+        "type": "WordPiece",
+        "unk_token": unknown,
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": vocab,
+    }
+    data["normalizer"] = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": flag("tokenize_chinese_chars", True),
+        "strip_accents": flag("strip_accents", None),
+        "lowercase": flag("do_lower_case", True),
+    }
+    data["pre_tokenizer"] = {"type": "BertPreTokenizer"}
+    return data
+
+
+def _without_tokens(file: JsonFile) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A tokenizer.json without its added tokens, and its model."""
     model = file.get("model")
     if not isinstance(model, dict):
         file.fail("model", "must be an object")
-    data = dict(file.content)
+    return file.content | {"added_tokens": []}, model
+
+
+def _gemma(file: JsonFile, config: JsonFile, unknown: str) -> dict[str, Any]:
+    """tokenizer.json with the pipeline that the class GemmaTokenizer always gives itself."""
+    data, model = _without_tokens(file)
     data["model"] = {
         "type": "BPE",
         "dropout": None,
@@ -213,7 +262,6 @@ def _gemma(file: JsonFile, unknown: str) -> dict[str, Any]:
         "vocab": model.get("vocab"),
         "merges": model.get("merges"),
     }
-    data["added_tokens"] = []
     data["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     data["pre_tokenizer"] = {
         "type": "Split",

@@ -18,6 +18,9 @@ from ..json_file import JsonFile
 from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from .pre_tokenizer import name_of
 
+# `tokenizer.ggml.model` of a tokenizer that llama.cpp does not have: it reads no file with a name that it does not know
+UNKNOWN_MODEL = "huggingface"
+
 
 def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
     """GGUF keys of the vocabulary, the special tokens and the template.
@@ -35,8 +38,9 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
     canonical = canonical_tokenizer_json(directory)
     tokenizer = JsonFile.parse(directory / "tokenizer.json", canonical)
     model = tokenizer.content["model"]
-    if model.get("type") != "BPE":
-        tokenizer.fail("model.type", f"{model.get('type')!r} is not supported (BPE is)")
+    is_wordpiece = model.get("type") == "WordPiece"
+    if model.get("type") != "BPE" and not is_wordpiece:
+        tokenizer.fail("model.type", f"{model.get('type')!r} is not supported (BPE and WordPiece are)")
     added = {token["id"]: token for token in tokenizer.content["added_tokens"]}
     ids = _vocabulary(tokenizer, model, added, vocab_size)
 
@@ -53,19 +57,25 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
 
     (cls_text, cls_id), (sep_text, sep_id) = required("cls"), required("sep")
     mask_text, mask_id = required("mask")
-    pre = pre or name_of(tokenizer.content, mask_lstrip=added.get(mask_id, {}).get("lstrip") is True)
-    tokens, token_types = _tokens(ids, added, vocab_size, runs_of_spaces=not PRE_TOKENIZERS[pre].byte_level)
     eos_id = optional("eos")
+    if is_wordpiece:
+        described = _wordpiece(tokenizer, model, *_tokens(ids, added, vocab_size, runs_of_spaces=False))
+    else:
+        pre = pre or name_of(tokenizer.content, mask_lstrip=added.get(mask_id, {}).get("lstrip") is True)
+        tokens, token_types = _tokens(ids, added, vocab_size, runs_of_spaces=not PRE_TOKENIZERS[pre].byte_level)
+        described = {
+            "model": "gpt2",
+            "pre": pre,
+            "tokens": tokens,
+            "token_type": token_types,
+            "merges": _merges(model),
+        }
 
     keys: dict[str, Any] = {
         "add_bos_token": True,
         "add_eos_token": True,
         "add_sep_token": True,
-        "model": "gpt2",
-        "pre": pre,
-        "tokens": tokens,
-        "token_type": token_types,
-        "merges": _merges(model),
+        **described,
         "bos_token_id": cls_id,
         "eos_token_id": sep_id if eos_id is None else eos_id,
         "unknown_token_id": optional("unk"),
@@ -87,6 +97,33 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
         if stripping:
             metadata[f"skycmd.tokenizer.{side}"] = stripping
     return metadata
+
+
+def _wordpiece(tokenizer: JsonFile, model: dict[str, Any], tokens: list[str], token_types: list[int]) -> dict[str, Any]:
+    """What llama.cpp reads of a WordPiece tokenizer in BERT's form: a mark where a word begins, in place of one where
+    it goes on. For any other it is given a model that it does not know, and refuses the file."""
+    normalizer, pre_tokenizer = tokenizer.get("normalizer") or {}, tokenizer.get("pre_tokenizer") or {}
+    is_bert = (
+        normalizer.get("type") == "BertNormalizer"
+        and normalizer.get("clean_text") is True
+        and normalizer.get("handle_chinese_chars") is True
+        and pre_tokenizer.get("type") == "BertPreTokenizer"
+        and model.get("continuing_subword_prefix") == "##"
+        and model.get("unk_token") in tokens
+    )
+    if not is_bert:
+        return {"model": UNKNOWN_MODEL, "tokens": tokens, "token_type": token_types}
+    for i, (text, kind) in enumerate(zip(tokens, token_types, strict=True)):
+        if kind != TOKEN_CONTROL:
+            tokens[i] = text[2:] if text.startswith("##") else METASPACE + text
+    lowercase, strip_accents = normalizer.get("lowercase") is True, normalizer.get("strip_accents")
+    return {
+        "model": "bert",
+        "tokens": tokens,
+        "token_type": token_types,
+        "normalizer.lowercase": lowercase,
+        "normalizer.strip_accents": lowercase if strip_accents is None else strip_accents is True,
+    }
 
 
 def _vocabulary(
