@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static sky_status fail(sky_questions *q, sky_status status, const char *format, ...)
@@ -310,4 +311,59 @@ int sky_probabilities(const sky_questions *q, const float *logits, const double 
     }
     sky_float_mode_leave(before);
     return finite;
+}
+
+/* ---- answers ---- */
+
+/* How far the best of n is above chance: as choice_confidence of src/skyinfer/runtime/answers.py. */
+static double choice_confidence(double best, int n)
+{
+    const double chance = 1.0 / n, confidence = n > 1 ? (best - chance) / (1.0 - chance) : 1.0;
+    return confidence > 0.0 ? confidence : 0.0;
+}
+
+/* As score_confidence there: how near p [n] lies to its mode, against a uniform one. */
+static double score_confidence(const double *p, int mode, int n)
+{
+    double spread = 0.0, uniform = 0.0;
+    if (n == 1)
+        return 1.0;
+    for (int i = 0; i < n; i++) {
+        spread += p[i] * abs(i - mode);
+        uniform += fabs(i - (n - 1) / 2.0);
+    }
+    const double confidence = 1.0 - spread / (uniform / n);
+    return confidence > 0.0 ? confidence : 0.0;
+}
+
+static void write_answer(int type, const double *p, int n, int64_t at, const sky_answers *out)
+{
+    int best = 0;
+    double level = 0.0;
+    for (int i = 0; i < n; i++) {
+        best = p[i] > p[best] ? i : best;
+        level += i * p[i];
+    }
+    out->labels[at] = best;
+    out->values[at] = (float)(type == SKY_QUESTION_SCORE ? level : type == SKY_QUESTION_NOUL ? p[n - 1] : p[best]);
+    out->confidence[at] = (float)(type == SKY_QUESTION_SCORE ? score_confidence(p, best, n) : choice_confidence(p[best], n));
+}
+
+int64_t sky_write_answers(const sky_questions *q, const float *logits, const int64_t *n_state, int64_t n,
+                          const double *temperatures, double *p, const sky_answers *out)
+{
+    const int n_options = q->marker_offsets[q->n];
+    const sky_float_mode before = sky_float_mode_enter();
+    int64_t s = 0;
+    for (; s < n && sky_probabilities(q, logits + s * n_options, temperatures, p); s++) {
+        for (int k = 0; k < n_options; k++)
+            out->probabilities[s * n_options + k] = (float)p[k];
+        for (int i = 0; i < q->n; i++) {
+            const int first = q->marker_offsets[i], count = q->marker_offsets[i + 1] - first;
+            write_answer(q->question_types[i], p + first, count, s * q->n + i, out);
+            out->truncated[s * q->n + i] = state_tokens(q, i, n_state[s]) < n_state[s];
+        }
+    }
+    sky_float_mode_leave(before);
+    return s;
 }

@@ -238,6 +238,20 @@ sky_status sky_measure_asks(const sky_ask *asks, int32_t n_asks, int32_t pass_to
  * [n_questions]; p: of all its options, in the order of `options`. Gives 0 where a score is NaN or infinite. */
 int sky_probabilities(const sky_questions *questions, const float *logits, const double *temperatures, double *p);
 
+/* Answers to all questions of a set about many states, as arrays of the caller. */
+typedef struct {
+    float *probabilities; /* [n_states, n_options of all questions] */
+    int32_t *labels;      /* [n_states, n_questions] the most probable option; of equal ones the first */
+    float *values;        /* [n_states, n_questions] choice: the label's probability; score: the mean level; noul: that it is true */
+    float *confidence;    /* [n_states, n_questions] */
+    uint8_t *truncated;   /* [n_states, n_questions] 1: the state did not fit */
+} sky_answers;
+
+/* logits [n, markers of all questions], n_state [n]: tokens of each state; p [n_options] is overwritten. Gives n, or the first state
+ * that has a score which is NaN or infinite; those after it are not written. */
+int64_t sky_write_answers(const sky_questions *questions, const float *logits, const int64_t *n_state, int64_t n,
+                          const double *temperatures, double *p, const sky_answers *out);
+
 /* ---- activations ----------------------------------------------------------------------------------------------- */
 
 /* Shows every activation of later runs to `fn`, by the names of tests/reference.py, as [rows, cols] with `stride`

@@ -81,13 +81,20 @@ def probabilities(logits: SequenceOf[float], temperature: float, order: list[int
     n = len(logits)
     core = CoreQuestions(None, [([0] * n, list(range(n)), 0, n)], [order or list(range(n))], sep_id=0)
     found = core.probabilities(np.array(logits, np.float32), np.array([temperature]))
-    rounded = np.zeros(n, np.float32)
-    assert core.probabilities_into(np.array(logits, np.float32), np.array([temperature]), rounded) == (
-        found is not None
+    rounded, numbers = np.zeros((1, n), np.float32), np.zeros((2, 1, 1), np.float32)
+    n_done = core.write_answers(
+        np.array([logits], np.float32),
+        np.zeros(1, np.int64),
+        np.array([temperature]),
+        rounded,
+        np.zeros((1, 1), np.int32),
+        *numbers,
+        np.zeros((1, 1), np.uint8),
     )
+    assert n_done == (found is not None)
     if found is None:
         return None
-    assert rounded.tolist() == np.array(found[0], np.float32).tolist()
+    assert rounded[0].tolist() == np.array(found[0], np.float32).tolist()
     return found[0]
 
 

@@ -145,7 +145,7 @@ def test_many_states_into_one_array(model: skyinfer.Model) -> None:
     assert compiled.step_many(iter(STATES), out=out) is out
     np.testing.assert_array_equal(out, expected)
     assert compiled.step_many([]).shape == (0, 12)
-    with pytest.raises(ValueError, match=r"out: expected float32 \[7, 12\], got float64 \[7, 12\]"):
+    with pytest.raises(ValueError, match=r"out: expected contiguous float32 \[7, 12\], got float64 \[7, 12\]"):
         compiled.step_many(STATES, out=np.zeros((7, 12)))
     with pytest.raises(RequestError) as caught:
         compiled.step_many(["fine", None])

@@ -407,8 +407,8 @@ def test_users_see_what_is_meant_for_them(model: skyinfer.Model) -> None:
     for value, documented in (
         (model, {"activations", "compile", "config", "decide", "decide_many", "encode", "engine", "isa", "logits",
                  "name", "path", "threads"}),
-        (compiled, {"activations", "ids", "logits", "many", "offsets", "probabilities", "run_tokens", "sequences",
-                    "step", "step_many"}),
+        (compiled, {"activations", "arrays", "batches", "ids", "logits", "many", "offsets", "probabilities",
+                    "run_tokens", "sequences", "step", "step_many"}),
     ):  # fmt: skip
         shown = {name for name in dir(value) if not name.startswith("__")}
         assert shown == documented

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .compiled import CompiledQuestions
     from .files.conversion import convert
     from .model import Model, info, load
+    from .runtime.arrays import AnswerArrays
     from .schema import (
         Answer,
         ChoiceAnswer,
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "AnswerArrays",
     "ChoiceAnswer",
     "ChoiceQuestion",
     "CompiledQuestions",
@@ -67,6 +69,7 @@ __all__ = [
 
 # where names of `__all__` are that are not in schema.py
 _MODULES = {
+    "AnswerArrays": "runtime.arrays",
     "CompiledQuestions": "compiled",
     "Model": "model",
     "convert": "files.conversion",

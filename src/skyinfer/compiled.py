@@ -8,7 +8,7 @@ from __future__ import annotations
 import marshal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from .core import border
 from .errors import RequestError, warn
 from .runtime.answers import faulty_weights
+from .runtime.arrays import AnswerArrays, OnError, answer_arrays, answer_batches
 from .schema import Question, ignored_said, parse_questions
 
 if TYPE_CHECKING:
@@ -91,29 +92,73 @@ class CompiledQuestions:
         ]
 
     def step_many(self, states: Iterable[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """What `step` writes, for each state: float32 [n_states, n_options of all questions], in fewer forward passes.
+        """What `step` writes, for each state: float32 [n_states, n_options of all questions].
 
-        Safe from any number of threads, as long as no two write to the same `out`.
+        The `probabilities` of `arrays`, which has the arguments and errors.
+        """
+        return self.arrays(states, out).probabilities
+
+    def arrays(
+        self,
+        states: Iterable[Any],
+        out: NDArray[np.float32] | None = None,
+        *,
+        temperature_clamp: bool | None = None,
+        on_error: OnError = "raise",
+        threads: int | None = None,
+    ) -> AnswerArrays:
+        """Answers about many states as arrays and not as dicts: probabilities, labels, values, confidence, truncation.
+
+        The probabilities have the bits of `step`, and are those of a call rounded to float32, for each state. States
+        are computed in batches on all CPUs that the process may use. Safe from any number of threads, as long as no
+        two write to the same `out`.
 
         Args:
             states: as for `many`.
-            out: the array to write to and give back; by default a new one.
+            out: float32 [n_states, n_options of all questions], contiguous, for the probabilities; by default a new
+                array.
+            temperature_clamp: overrides what the model was loaded with.
+            on_error: what becomes of a state that cannot be answered: "raise", or "keep" for a row without answers
+                and its error in `errors`.
+            threads: batches that are computed at once. Default: the CPUs for a model whose passes are short, two for
+                one whose passes are shared by threads.
 
         Raises:
-            RequestError, FormatError: as `many`.
-            ValueError: `out` is of another shape, or not contiguous.
+            RequestError: as a call; its path then begins with "states" and the number of the first faulty one. Or the
+                states are no list, but a text, an object or a table.
+            FormatError: as a call.
+            ValueError: `out` is of another shape or type, or not contiguous.
         """
-        _, logits = _run(self, states)
-        if out is None:
-            out = np.empty(logits.shape, np.float32)
-        elif out.shape != logits.shape or out.dtype != np.float32:
-            raise ValueError(f"out: expected float32 {list(logits.shape)}, got {out.dtype} {list(out.shape)}")
-        temperatures = self._prepared.temperatures()
-        with border.DefaultFloatMode():
-            for row, written in zip(logits, out, strict=True):
-                if not self._prepared.core.probabilities_into(row, temperatures, written):
-                    raise faulty_weights()
-        return out
+        listed = states if isinstance(states, list) else list(_checked_states(states))
+        return answer_arrays(
+            self._engine, self._prepared, listed, out=out, temperature_clamp=temperature_clamp, on_error=on_error,
+            threads=threads,
+        )  # fmt: skip
+
+    def batches(
+        self,
+        states: Iterable[Any],
+        size: int = 1024,
+        *,
+        temperature_clamp: bool | None = None,
+        on_error: OnError = "raise",
+        threads: int | None = None,
+    ) -> Generator[AnswerArrays, None, None]:
+        """`arrays` of `size` states after `size` states, as they come: memory does not grow with their number.
+
+        A state is taken from `states` not much before its turn, by the thread that asks for the next batch. Of
+        `errors`, numbers count from the beginning of the batch; those in messages from the first state of all.
+
+        Raises:
+            RequestError, FormatError: as `arrays`, when the batch with the fault is asked for.
+            ValueError: `size` is less than 1.
+        """
+        if size < 1:
+            raise ValueError(f"size: expected 1 or more, got {size}")
+        return answer_batches(
+            self._engine, self._prepared, _checked_states(states), size, temperature_clamp=temperature_clamp,
+            on_error=on_error, threads=threads,
+        )  # fmt: skip
 
     def logits(self, state: Any) -> dict[Any, NDArray[np.float32]]:
         """Raw scores by question id: float32 [n_options], in the order of the options.
@@ -202,14 +247,19 @@ def _stepped(
 
 def _run(compiled: CompiledQuestions, states: Iterable[Any]) -> tuple[list[StateTokens], NDArray[np.float32]]:
     """The states, tokenized, and the scores of all questions about each: float32 [n_states, n_options]."""
+    prepared = compiled._prepared
+    read = [_read(prepared, number, state) for number, state in enumerate(_checked_states(states))]
+    logits = compiled._engine.run([prepared.ask(tokens) for tokens in read])
+    return read, logits.reshape(len(read), prepared.n_options)
+
+
+def _checked_states(states: Iterable[Any]) -> Iterable[Any]:
+    """The states, unless they are one value that could be taken for many."""
     if isinstance(states, (str, bytes, Mapping)):
         raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
     if hasattr(states, "iterrows"):  # iterating a table of pandas gives the names of its columns
         raise RequestError(("states",), "must be a list of states, not a table; use its .to_dict('records')")
-    prepared = compiled._prepared
-    read = [_read(prepared, number, state) for number, state in enumerate(states)]
-    logits = compiled._engine.run([prepared.ask(tokens) for tokens in read])
-    return read, logits.reshape(len(read), prepared.n_options)
+    return states
 
 
 def _read(prepared: Prepared, number: int, state: Any) -> StateTokens:

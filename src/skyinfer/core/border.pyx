@@ -331,23 +331,34 @@ cdef class CoreQuestions:
         finally:
             PyMem_Free(p)
 
-    def probabilities_into(self, const float[::1] logits not None, const double[::1] temperatures not None,
-                           float[::1] out not None) -> bool:
-        """`probabilities` into out [offsets[n]], rounded to float32. False where a score is NaN or infinite."""
+    def write_answers(self, const float[:, ::1] logits not None, const int64_t[::1] n_state not None,
+                      const double[::1] temperatures not None, float[:, ::1] probabilities not None,
+                      int32_t[:, ::1] labels not None, float[:, ::1] values not None, float[:, ::1] confidence not None,
+                      uint8_t[:, ::1] truncated not None) -> int:
+        """The answers to all questions about n states, each of n_state [n] tokens, from logits [n, offsets[n_questions]].
+
+        Written are probabilities [n, offsets[n_questions]], and [n, n_questions] each: the most probable option, the answer's
+        number (choice: the label's probability, score: the mean level, noul: that it is true), its confidence, and whether the
+        state was cut. Gives n, or the number of the first state that has a score which is NaN or infinite.
+        """
         cdef int n_options = self.n_options()
-        cdef double *p
-        cdef int i
-        _check_out(out, n_options)
-        p = <double *>PyMem_Malloc((n_options + 1) * sizeof(double))
-        if p == NULL:
-            raise MemoryError
-        try:
-            finite = self.softmax(logits, temperatures, p)
-            for i in range(n_options if finite else 0):
-                out[i] = <float>p[i]
-            return finite
-        finally:
-            PyMem_Free(p)
+        cdef int64_t n = logits.shape[0], done
+        cdef sky_answers out
+        cdef double[::1] p
+        if (logits.shape[1] != n_options or n_state.shape[0] != n or temperatures.shape[0] != self.n
+                or probabilities.shape[0] != n or probabilities.shape[1] != n_options
+                or labels.shape[0] != n or labels.shape[1] != self.n or values.shape[0] != n or values.shape[1] != self.n
+                or confidence.shape[0] != n or confidence.shape[1] != self.n
+                or truncated.shape[0] != n or truncated.shape[1] != self.n):
+            raise ValueError(f"expected arrays of {n} states, {self.n} questions and {n_options} options")
+        if n == 0 or n_options == 0:
+            return n
+        p = np.empty(n_options, np.float64)
+        out.probabilities, out.labels, out.values = &probabilities[0, 0], &labels[0, 0], &values[0, 0]
+        out.confidence, out.truncated = &confidence[0, 0], &truncated[0, 0]
+        with nogil:
+            done = sky_write_answers(self.handle, &logits[0, 0], &n_state[0], n, &temperatures[0], &p[0], &out)
+        return done
 
     cdef int n_options(self) except -1:
         return self.offsets[self.n]

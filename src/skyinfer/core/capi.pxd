@@ -158,6 +158,15 @@ cdef extern from "skyinfer.h" nogil:
                                 int64_t *n_tokens, int64_t *n_markers)
     int sky_probabilities(const sky_questions *questions, const float *logits, const double *temperatures, double *p)
 
+    ctypedef struct sky_answers:
+        float *probabilities
+        int32_t *labels
+        float *values
+        float *confidence
+        uint8_t *truncated
+    int64_t sky_write_answers(const sky_questions *questions, const float *logits, const int64_t *n_state, int64_t n,
+                              const double *temperatures, double *p, const sky_answers *out)
+
 
 cdef extern from "kernels/kernels.h" nogil:
     ctypedef enum sky_epilogue:

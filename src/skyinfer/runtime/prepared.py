@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core import border
+from ..errors import RequestError
 from ..schema import Question
 from ..text.sequence import SequenceBuilder, StateTokens
 from .answers import faulty_weights, response
@@ -86,6 +87,21 @@ class Prepared:
         if not self.questions and state is not None:
             return StateTokens(np.zeros(0, np.int32), False)
         return self._builder.state(state)
+
+    def read_many(self, states: SequenceOf[Any]) -> list[StateTokens | RequestError]:
+        """`read` for each state, tokenized together; what it raises for one stands in its place."""
+        if self.questions:
+            try:
+                return list(self._builder.states(states))
+            except RequestError:  # of one, which the next lines find
+                pass
+        return [self._read_or_fault(state) for state in states]
+
+    def _read_or_fault(self, state: Any) -> StateTokens | RequestError:
+        try:
+            return self.read(state)
+        except RequestError as error:
+            return error
 
     def n_tokens(self, tokens: StateTokens) -> int:
         """How many tokens the model reads for all questions together."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ..core.border import CoreModel
+
+_Text = TypeVar("_Text")
+_Found = TypeVar("_Found")
 
 # Tokens of text that an option keeps, its marker not counted.
 _OPTION_TOKENS = 48
@@ -141,6 +144,15 @@ class SequenceBuilder:
         ids = _tokens(self._tokenizer.encode, text, ("state",))
         return StateTokens(np.array(ids, np.int32), isinstance(state, list))
 
+    def states(self, states: SequenceOf[Any]) -> list[StateTokens]:
+        """`state` for each, tokenized together. Raises as `state`, for one of them."""
+        texts = [self._template.state(render_state(state)) for state in states]
+        encoded = _tokens(self._tokenizer.encode_many, texts, ("state",))
+        return [
+            StateTokens(np.array(ids, np.int32), isinstance(state, list))
+            for ids, state in zip(encoded, states, strict=True)
+        ]
+
     def prefix(self, question: Question) -> Prefix:
         """Lay out the question and its options, in slot order, within `max_head_tokens`.
 
@@ -251,7 +263,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _tokens(encode: Callable[[str], SequenceOf[int]], text: str, loc: tuple[Any, ...]) -> SequenceOf[int]:
+def _tokens(encode: Callable[[_Text], _Found], text: _Text, loc: tuple[Any, ...]) -> _Found:
     try:
         return encode(text)
     except UnicodeEncodeError as error:

@@ -157,10 +157,30 @@ class Tokenizer:
                 return self._encode_batch([text], add_special_tokens=False)[0].ids
             return self._encode_one(text, add_special_tokens=False).ids
         except BaseException as error:
-            if not (is_panic(error) or type(error) is Exception or isinstance(error, (TypeError, ValueError))):
-                raise  # not of the package's kinds: Ctrl-C, what a signal handler raises, no memory
+            if not _is_of_a_text(error):
+                raise
             text.encode()  # a lone surrogate is the caller's fault and says so itself
             raise FormatError(f"the model's tokenizer fails on a text: {error}") from error
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` for each text. Those not made of remembered words go together, without the GIL where long.
+
+        Raises:
+            UnicodeEncodeError, FormatError: as `encode`, for the first text that has a fault.
+        """
+        try:
+            words = self._words
+            found: list[list[int] | None] = [None if words is None else words.ids(text) for text in texts]
+            unknown = [i for i, ids in enumerate(found) if ids is None]
+            if sum(len(texts[i]) for i in unknown) > self._long_text:
+                encoded = self._encode_batch([texts[i] for i in unknown], add_special_tokens=False)
+                for i, encoding in zip(unknown, encoded, strict=True):
+                    found[i] = encoding.ids
+        except BaseException as error:
+            if not _is_of_a_text(error):
+                raise
+            found = [None] * len(texts)  # one by one, so that the one at fault says so
+        return [self.encode(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
     def encode_repeated(self, text: str) -> Sequence[int]:
         """`encode` for texts that tend to come again (instructions, options).
@@ -194,6 +214,11 @@ class _TooManyTokens(Exception):
 
 
 # ------------------------------------------------------------------------------ what may go wrong
+
+
+def _is_of_a_text(error: BaseException) -> bool:
+    """Whether the package raised it about a text; else it is Ctrl-C, what a signal handler raises, or no memory."""
+    return is_panic(error) or type(error) is Exception or isinstance(error, (TypeError, ValueError))
 
 
 def parse(text: str, source: str) -> tuple[tokenizers.Tokenizer, int | None]:
