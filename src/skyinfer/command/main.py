@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import SkyinferError, faults_named
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
-from . import convert, decide, info, inspect, play, pull, serve, train
+from . import convert, decide, info, inspect, play, pull, serve, train, web
 from .signals import Terminated
 
 # in the order of `--help`
@@ -33,6 +33,7 @@ _COMMANDS = {
     "train": train,
     "play": play,
     "serve": serve,
+    "web": web,
     "info": info,
 }
 
