@@ -3,8 +3,8 @@
 import { flappy } from "../src/index.js";
 
 /** Units of the world from the left edge to the drone's nose, and in all. */
-const NOSE = 30;
-const WIDTH = 128;
+const NOSE = 52;
+const WIDTH = 140;
 /** Steps whose places are shown behind the drone. */
 const TRAIL = 90;
 
@@ -14,7 +14,7 @@ export class Picture {
   private flown = 0;
   private lastDistance: number | undefined;
   private next: [number, number] | undefined;
-  private passed: [number, number] | undefined; // the gap behind the drone, which the game has forgotten
+  private passed: [number, number][] = []; // the gaps behind the drone, which the game has forgotten; newest first
   private thrusts = false;
 
   constructor(readonly canvas: HTMLCanvasElement) {
@@ -25,7 +25,8 @@ export class Picture {
   begin(): void {
     this.trail = [];
     this.flown = 0;
-    this.lastDistance = this.next = this.passed = undefined;
+    this.passed = [];
+    this.lastDistance = this.next = undefined;
   }
 
   /** Takes note of where the drone is, once a step. */
@@ -34,7 +35,7 @@ export class Picture {
     if (this.lastDistance !== undefined) {
       // where a wall was passed the distance grew by the spacing
       this.flown += (this.lastDistance - distance + spacing) % spacing;
-      if (distance > this.lastDistance) this.passed = this.next;
+      if (distance > this.lastDistance) this.passed = [this.next!, ...this.passed.slice(0, 1)];
     }
     this.lastDistance = distance;
     this.next = game.gaps[0];
@@ -58,10 +59,8 @@ export class Picture {
     paint("sky");
     context.fillRect(0, 0, canvas.width, canvas.height);
     const { distance, spacing, altitude, alive } = game;
-    [this.passed, ...game.gaps].forEach((gap, i) => {
-      if (!gap) return;
-      const [bottom, top] = gap;
-      const left = NOSE + distance + (i - 1) * spacing;
+    [...[...this.passed].reverse(), ...game.gaps].forEach(([bottom, top], i) => {
+      const left = NOSE + distance + (i - this.passed.length) * spacing;
       paint("wall");
       block(left, 0, flappy.WALL_LENGTH, bottom);
       block(left, top, flappy.WALL_LENGTH, flappy.HEIGHT - top);
@@ -78,8 +77,13 @@ export class Picture {
       block(NOSE - 0.95, altitude - 1.4, 0.7, 1.4);
     }
     paint(alive ? "drone" : "flame");
-    block(tail, altitude + 0.4, flappy.DRONE_LENGTH, flappy.DRONE_HEIGHT - 0.8);
-    block(tail + 0.6, altitude, flappy.DRONE_LENGTH - 1.2, flappy.DRONE_HEIGHT);
+    // the rules' rectangle: two rotors above, a beam between them, the body below
+    block(tail, altitude + 1.5, 1.2, 0.5);
+    block(NOSE - 1.2, altitude + 1.5, 1.2, 0.5);
+    block(tail + 0.45, altitude + 0.9, flappy.DRONE_LENGTH - 0.9, 0.45);
+    block(tail + 0.45, altitude + 0.9, 0.3, 0.7);
+    block(NOSE - 0.75, altitude + 0.9, 0.3, 0.7);
+    block(tail + 0.9, altitude, flappy.DRONE_LENGTH - 1.8, 1.1);
   }
 
   /** Sets the canvas to the screen's own pixels; gives how many of them a unit has. */

@@ -40,7 +40,7 @@ class PageServer(ThreadingHTTPServer):
         self.url = f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # a browser that leaves is no error
 
 
