@@ -71,6 +71,7 @@ def test_the_row_that_is_shown_is_one() -> None:
         "docs/compat.md",
         "docs/training.md",
         "docs/serving.md",
+        "docs/web.md",
         "docs/s1-pico.md",
         "docs/models.md",
     ],

@@ -6,6 +6,7 @@ failure.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,16 +16,23 @@ import pytest
 from programs import need
 from test_web import WEB, need_packages
 
+import skyinfer
+from skyinfer.games.flappy import QUESTIONS, Flappy
+
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 
 
-def test_pages_in_a_browser() -> None:
+def need_browser() -> None:
     need_packages()
+    need("npm")
     if not Path(CHROMIUM).exists():
         if os.environ.get("SKYINFER_EXPECT_WEB"):
             pytest.fail(f"SKYINFER_EXPECT_WEB is set, and there is no {CHROMIUM}")
         pytest.skip(f"needs {CHROMIUM}")
-    need("npm")
+
+
+def test_pages_in_a_browser() -> None:
+    need_browser()
     run = subprocess.run(
         ["npm", "run", "--silent", "test:browser"], cwd=WEB, env=os.environ | {"PYTHON": sys.executable},
         capture_output=True, text=True, check=False, timeout=400,
@@ -32,3 +40,24 @@ def test_pages_in_a_browser() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert "# fail 0" in run.stdout
     assert "# pass 0" not in run.stdout
+
+
+def test_a_flight_in_a_browser_is_pythons() -> None:
+    """The same inputs, frame by frame. SKYINFER_FLIGHT_FRAMES=36000 for ten minutes of flight."""
+    need_browser()
+    seed, frames = 7, int(os.environ.get("SKYINFER_FLIGHT_FRAMES", "1200"))
+    flight = subprocess.run(
+        ["node", "build/browser/flight.js", str(seed), str(frames)], cwd=WEB, env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True, text=True, check=True, timeout=600,
+    )  # fmt: skip
+    flown = json.loads(flight.stdout)
+
+    game, inputs = Flappy(seed), ""
+    compiled = skyinfer.load().compile({"action": QUESTIONS["action"]})
+    for _ in range(frames):
+        thrust, glide = compiled.step(game.state_text())
+        inputs += str(int(thrust >= glide))
+        if not game.step(bool(thrust >= glide)):
+            break
+    assert (flown["alive"], flown["frames"], flown["gaps"]) == (True, frames, game.score)
+    assert "".join(f"{int(digit, 16):04b}" for digit in flown["inputs"]) == inputs

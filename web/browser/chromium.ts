@@ -21,12 +21,31 @@ export interface Pages {
 }
 
 /** `skyinfer web`, of the Python that PYTHON names. */
-export async function servePages(...options: string[]): Promise<Pages> {
+export function servePages(...options: string[]): Promise<Pages> {
+  return served(["web", "--no-browser", ...options], {}, /http:\S+/);
+}
+
+/** `skyinfer serve --page`, with a key. */
+export function serveApi(key: string): Promise<Pages> {
+  return served(["serve", "--page", "--port", "0", "--api-key-env", "PAGE_KEY"], { PAGE_KEY: key }, /http:[\w./:]+/);
+}
+
+async function served(options: string[], environment: Record<string, string>, address: RegExp): Promise<Pages> {
   const python = process.env["PYTHON"] ?? "python3";
-  const server = spawn(python, ["-m", "skyinfer", "web", "--no-browser", ...options], { stdio: ["ignore", "pipe", "inherit"] });
-  const [first] = (await once(server.stdout, "data")) as [Buffer];
-  const url = /^http:\S+/.exec(String(first))?.[0];
-  if (!url) throw new Error(`skyinfer web printed ${String(first)}`);
+  const server = spawn(python, ["-m", "skyinfer", ...options], {
+    stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, ...environment },
+  });
+  let printed = "";
+  const url = await new Promise<string>((resolve, reject) => {
+    const read = (data: Buffer): void => {
+      const found = address.exec((printed += String(data)))?.[0];
+      if (found) resolve(found.endsWith("/") ? found : `${found}/`);
+    };
+    server.stdout.on("data", read);
+    server.stderr.on("data", read);
+    server.on("exit", () => reject(new Error(`skyinfer ${options.join(" ")} printed ${printed}`)));
+  });
   return {
     url,
     async stop() {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { Browser, BrowserContext, Page } from "playwright-core";
-import { browser, faultsOf, servePages, type Pages } from "./chromium.js";
+import { browser, faultsOf, serveApi, servePages, type Pages } from "./chromium.js";
 
 let chromium: Browser;
 let pages: Pages;
@@ -151,6 +151,31 @@ test("a broken file is an error on the page, and the model before goes on", asyn
     await until(page, "status", /is ready|Crashed/);
     assert.deepEqual(faults, []);
     await page.close();
+  }
+});
+
+test("a server's own page: its password is the key, and its models answer", async () => {
+  const api = await serveApi("the-key");
+  try {
+    assert.equal((await fetch(api.url)).status, 401);
+    const own = await chromium.newContext({ httpCredentials: { username: "me", password: "the-key" } });
+    const page = await own.newPage();
+    const faults = faultsOf(page);
+    await page.goto(api.url);
+    await until(page, "usage", /145 tokens/);
+    assert.equal(await page.locator("#answers .value").count(), 2 + 2 + 3);
+    assert.equal(await page.locator("#fly").isHidden(), true);
+    assert.deepEqual(faults, []);
+    await page.locator("#questions").fill('{"q": {"type": "choice", "instructions": "Which?", "criteria": ["a", "a"]}}');
+    await page.waitForSelector("#answers .error");
+    assert.match(await page.locator("#answers .error").innerText(), /^criteria/);
+    await page.locator("summary").click();
+    await page.locator("#example").click();
+    await until(page, "curl", /skyinfer|145|drone/);
+    assert.ok((await text(page, "curl")).startsWith(`curl ${api.url}v1/systemone`));
+    await own.close();
+  } finally {
+    await api.stop();
   }
 });
 

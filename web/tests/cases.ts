@@ -17,8 +17,3 @@ export function lines<T>(file: string): T[] {
     .filter(Boolean)
     .map((line) => JSON.parse(line) as T);
 }
-
-export function moduleBytes(isa: "wasm128" | "wasm128_relaxed"): Uint8Array<ArrayBuffer> {
-  const file = isa === "wasm128" ? "skyinfer.wasm" : "skyinfer-relaxed.wasm";
-  return new Uint8Array(readFileSync(new URL(`../../../src/skyinfer/web/${file}`, import.meta.url)));
-}

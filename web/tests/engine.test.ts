@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Core, JsonNumber, RequestError, load, parseJson, relaxedSupported, type Isa, type Model } from "../src/index.js";
-import { lines, modelBytes, moduleBytes } from "./cases.js";
+import { lines, modelBytes } from "./cases.js";
+import { moduleBytes } from "./shipped.js";
 
 interface Case {
   model: string;

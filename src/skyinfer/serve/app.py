@@ -28,6 +28,7 @@ from .exchange import Exchange, Header, Message, Receive, Uploads, disconnected
 from .metrics import Metrics
 from .openapi import description
 from .options import Options
+from .page import CHALLENGE, page_routes, password
 from .parsing import LARGE_BODY, ParsedRequest, RequestParser
 from .parsing_pool import ParsingPool
 from .refusals import ClientDisconnected, Refusal, too_large, too_slow
@@ -98,6 +99,8 @@ class Application:
         if options.openapi:
             described = _encode(description(options))
             self._routes["/openapi.json"] = {"GET": partial(_constant, described)}
+        self._page = page_routes(one.name for one in catalog) if options.page else {}
+        self._routes |= self._page
         self._public = {"/health"}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -163,7 +166,7 @@ class Application:
             exchange.extra += self._preflight(exchange)
             return b""
         if self._key is not None and exchange.path not in self._public:
-            _check_key(exchange, self._key)
+            self._check_key(exchange, self._key)
         methods = self._routes.get(exchange.path)
         if methods is None:
             raise Refusal(404, "not_found_error", "there is nothing at this path")
@@ -173,6 +176,21 @@ class Application:
             headers = [(b"allow", allowed.encode())]
             raise Refusal(405, "method_not_allowed", f"this path takes {allowed}", headers=headers)
         return await handler(exchange)
+
+    def _check_key(self, exchange: Exchange, key: bytes) -> None:
+        is_page = exchange.path in self._page
+        given: bytes | None = exchange.key
+        if exchange.authorization is not None:
+            scheme, _, token = exchange.authorization.partition(b" ")
+            if scheme.lower() == b"bearer":
+                given = token.strip()
+            elif given is None:  # another scheme may come from a proxy; X-Api-Key may hold the key
+                given = (password(exchange, is_page) if self._page else None) or b""
+        challenge = CHALLENGE if is_page else b"Bearer"
+        if given is None:
+            raise refusals.unauthorized("a key is required; send it as Authorization: Bearer KEY", challenge)
+        if not hmac.compare_digest(given, key):
+            raise refusals.unauthorized("the key is wrong", challenge)
 
     def _with_extra(self, headers: list[Header], exchange: Exchange) -> list[Header]:
         named = {name for name, _ in exchange.extra}
@@ -358,20 +376,6 @@ class Application:
             coding: bytes = exchange.coding
             body = await self._pool.run(len(body), partial(decompressed, body, coding, limit))
         return body
-
-
-def _check_key(exchange: Exchange, key: bytes) -> None:
-    given: bytes | None = exchange.key
-    if exchange.authorization is not None:
-        scheme, _, token = exchange.authorization.partition(b" ")
-        if scheme.lower() == b"bearer":
-            given = token.strip()
-        elif given is None:  # another scheme may come from a proxy; X-Api-Key may hold the key
-            given = b""
-    if given is None:
-        raise refusals.unauthorized("a key is required; send it as Authorization: Bearer KEY")
-    if not hmac.compare_digest(given, key):
-        raise refusals.unauthorized("the key is wrong")
 
 
 def _encode_single(asked: ParsedRequest, scores: np.ndarray) -> bytes:

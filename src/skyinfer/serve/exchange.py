@@ -21,7 +21,7 @@ class Exchange:
 
     __slots__ = (
         "asked_headers", "asked_private_network", "authorization", "body_bytes", "coding", "content_length",
-        "content_type", "extra", "host", "id", "key", "method", "model", "n_hosts", "n_states", "n_tokens", "origin",
+        "content_type", "extra", "fetch_site", "host", "id", "key", "method", "model", "n_hosts", "n_states", "n_tokens", "origin",
         "path", "receive", "scope", "state", "transfer_coding",
     )  # fmt: skip
 
@@ -30,7 +30,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.asked_headers = self.asked_private_network = None  # of a preflight
-        self.authorization = self.key = self.content_type = self.origin = self.content_length = None
+        self.authorization = self.key = self.content_type = self.origin = self.content_length = self.fetch_site = None
         self.coding: bytes | None = None
         self.id: bytes | None = None
         self.extra: list[Header] = []  # headers of the answer
@@ -63,6 +63,7 @@ _HEADERS = {
     b"content-type": "content_type",
     b"content-length": "content_length",
     b"origin": "origin",
+    b"sec-fetch-site": "fetch_site",
     b"x-request-id": "id",
 }
 

@@ -43,6 +43,7 @@ class Options(NamedTuple):
     strict_models: bool = False
     error_style: str = "typesafe"
     openapi: bool = False
+    page: bool = False
     cors: tuple[str, ...] = ()
     log: str = "requests"
     limits: Limits = Limits()
@@ -98,6 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the shape of error answers: TypeSafe's (default), or llama-server's",
     )  # fmt: skip
     add("--openapi", action="store_true", help="describe the API at /openapi.json")
+    add("--page", action="store_true", help="a page at / to ask the models in a browser; the key is its password")
     add(
         "--cors", metavar="ORIGIN", type=_origin, action="append", default=[],
         help="let pages of this origin read answers, * for any; may be repeated (default: none)",
@@ -148,6 +150,7 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
         strict_models=arguments.strict_models,
         error_style=arguments.error_style,
         openapi=arguments.openapi,
+        page=arguments.page,
         cors=tuple(arguments.cors),
         log=arguments.log,
         limits=Limits()._replace(**{field: getattr(arguments, field) for _, field, *_ in _LIMIT_FLAGS}),

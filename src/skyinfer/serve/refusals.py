@@ -66,8 +66,8 @@ def overloaded(message: str, seconds: int) -> Refusal:
     return Refusal(503, "overloaded_error", message, headers=[(b"retry-after", str(seconds).encode())])
 
 
-def unauthorized(message: str) -> Refusal:
-    return Refusal(401, "authentication_error", message, headers=[(b"www-authenticate", b"Bearer")])
+def unauthorized(message: str, challenge: bytes = b"Bearer") -> Refusal:
+    return Refusal(401, "authentication_error", message, headers=[(b"www-authenticate", challenge)])
 
 
 CLOSE = (b"connection", b"close")
