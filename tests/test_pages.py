@@ -46,10 +46,9 @@ def test_a_flight_in_a_browser_is_pythons() -> None:
     """The same inputs, frame by frame. SKYINFER_FLIGHT_FRAMES=36000 for ten minutes of flight."""
     need_browser()
     seed, frames = 7, int(os.environ.get("SKYINFER_FLIGHT_FRAMES", "1200"))
-    flight = subprocess.run(
-        ["node", "build/browser/flight.js", str(seed), str(frames)], cwd=WEB, env=os.environ | {"PYTHON": sys.executable},
-        capture_output=True, text=True, check=True, timeout=600,
-    )  # fmt: skip
+    command = ["node", "build/browser/flight.js", str(seed), str(frames)]
+    environment = os.environ | {"PYTHON": sys.executable}
+    flight = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, check=True, timeout=600)
     flown = json.loads(flight.stdout)
 
     game, inputs = Flappy(seed), ""

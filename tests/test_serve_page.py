@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from serving import DRONE, PAINTED, Client, serving
+from serving import DRONE, PAINTED, serving
 
 KEY = "a key: with a colon"
 FILES = {"/": "text/html", "/ask.html": "text/html", "/ask.js": "text/javascript", "/skyinfer.js": "text/javascript",

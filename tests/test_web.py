@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_the_hosts_own_tests(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "# pass 7" in run.stdout
+    assert int(re.findall(r"^# pass (\d+)$", run.stdout, re.MULTILINE)[0]) > 70
     assert "# fail 0" in run.stdout
 
 
