@@ -21,8 +21,8 @@ class Exchange:
 
     __slots__ = (
         "asked_headers", "asked_private_network", "authorization", "body_bytes", "coding", "content_length",
-        "content_type", "extra", "fetch_site", "host", "id", "key", "method", "model", "n_hosts", "n_states", "n_tokens", "origin",
-        "path", "receive", "scope", "state", "transfer_coding",
+        "content_type", "extra", "fetch_site", "host", "id", "key", "method", "model", "n_hosts", "n_states",
+        "n_tokens", "origin", "path", "receive", "scope", "state", "transfer_coding",
     )  # fmt: skip
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:

@@ -1,5 +1,5 @@
-"""The page "Ask" beside the API: its files as routes, and the server's key as a password, the only way in which a browser
-asks a person for one.
+"""The page "Ask" beside the API: its files as routes, and the server's key as a password, the only way in which a
+browser asks a person for one.
 """
 
 from __future__ import annotations
