@@ -235,6 +235,15 @@ def test_rebuilt_metaspace_tokenizer_is_the_same() -> None:
         assert rebuilt.encode(text) == whole.encode(text), text
 
 
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+def test_a_rebuilt_tokenizer_writes_the_text_that_the_whole_one_does(kind: str) -> None:
+    whole, rebuilt = load(kind), Tokenizer.from_metadata(ggml(kind), painted(kind)[1])
+    for text in TEXTS:
+        ids = whole.encode(text)
+        for part in (ids, ids[1:], ids[: len(ids) // 2]):
+            assert rebuilt.decode(part) == whole.decode(part), text
+
+
 def test_the_whole_tokenizer_is_preferred() -> None:
     data, special = painted("byte")
     metadata = {JSON: json.dumps(data), "tokenizer.ggml.pre": "nobody-knows"}

@@ -17,6 +17,8 @@ from .core import border
 from .errors import RequestError, warn
 from .runtime.answers import faulty_weights
 from .runtime.arrays import AnswerArrays, OnError, answer_arrays, answer_batches
+from .runtime.thresholds import thresholds_of
+from .runtime.windows import long_response, scan_of, windows_of
 from .schema import Question, ignored_said, parse_questions
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from .runtime.engine import Engine
     from .runtime.prepared import Prepared
-    from .schema import Questions, Response
+    from .schema import MinConfidence, Questions, Response
     from .text.sequence import Sequence, StateTokens
 
 
@@ -65,20 +67,36 @@ class CompiledQuestions:
             "skyinfer.CompiledQuestions cannot be pickled or copied; load the model in each process and compile there"
         )
 
-    def __call__(self, state: Any, *, temperature_clamp: bool | None = None, timing: bool = False) -> Response:
+    def __call__(
+        self,
+        state: Any,
+        *,
+        temperature_clamp: bool | None = None,
+        timing: bool = False,
+        min_confidence: MinConfidence | None = None,
+    ) -> Response:
         """Answers about one state, exactly as `Model.decide` gives them.
 
         Raises:
-            RequestError: the state is null, or not text and not JSON.
+            RequestError: the state is null, or not text and not JSON; or `min_confidence` is no number from 0 to 1.
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
+        thresholds = thresholds_of(min_confidence)
         result = decided(self._engine, self._prepared, state, temperature_clamp)
+        if thresholds is not None:
+            thresholds.mark(result)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
 
-    def many(self, states: Iterable[Any], *, temperature_clamp: bool | None = None) -> list[Response]:
+    def many(
+        self,
+        states: Iterable[Any],
+        *,
+        temperature_clamp: bool | None = None,
+        min_confidence: MinConfidence | None = None,
+    ) -> list[Response]:
         """Answers about each state, in order: bit by bit those of one call for each, in fewer forward passes.
 
         Raises:
@@ -86,10 +104,35 @@ class CompiledQuestions:
                 list, but a text or an object.
             FormatError: as a call.
         """
+        thresholds = thresholds_of(min_confidence)
         read, logits = _run(self, states)
-        return [
+        found = [
             self._prepared.answers(tokens, row, temperature_clamp) for tokens, row in zip(read, logits, strict=True)
         ]
+        return found if thresholds is None else list(map(thresholds.mark, found))
+
+    def long(
+        self,
+        state: Any,
+        window: int | None = None,
+        stride: int | None = None,
+        *,
+        temperature_clamp: bool | None = None,
+        timing: bool = False,
+    ) -> Response:
+        """Answers about a state of any length, read in windows, exactly as `Model.decide_long` gives them.
+
+        Raises as `Model.decide_long`.
+        """
+        start, prepared = time.perf_counter_ns(), self._prepared
+        tokens = prepared.read(state)
+        scan = scan_of(prepared, len(tokens.ids), window, stride)
+        windows = windows_of(prepared, tokens, scan)
+        logits = self._engine.run([prepared.ask(one) for one in windows])
+        result = long_response(prepared, scan, windows, logits, temperature_clamp)
+        if timing:
+            result["micros"] = (time.perf_counter_ns() - start) / 1000
+        return result
 
     def step_many(self, states: Iterable[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """What `step` writes, for each state: float32 [n_states, n_options of all questions].

@@ -15,13 +15,14 @@ from .errors import IsaError
 from .files import places
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
+from .runtime.thresholds import thresholds_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from .files.config import ModelConfig, ModelSource
-    from .schema import Questions, Response
+    from .schema import MinConfidence, Questions, Response
     from .text.sequence import Sequence
 
 ISA_VARIABLE = "SKYINFER_ISA"
@@ -185,6 +186,7 @@ class Model:
         *,
         temperature_clamp: bool | None = None,
         timing: bool = False,
+        min_confidence: MinConfidence | None = None,
     ) -> Response:
         """Answer typed questions about a state. Recently seen questions are kept tokenized.
 
@@ -193,6 +195,9 @@ class Model:
             questions: by id, as in the body of POST /v1/systemone (`skyinfer.Questions`).
             temperature_clamp: overrides what the model was loaded with, for this call.
             timing: adds ``micros``, the wall time of the call in microseconds.
+            min_confidence: a probability. Answers whose most probable option has less get ``x_abstained``, and are
+                there all the same. Or such numbers by type and number of options: ``{"choice:3-5": 0.8, "default":
+                0.6}``, with 2, 3-5, 6-10 and 11+ options (docs/requests.md).
 
         Returns:
             ``{"model", "answers", "usage"}`` (`skyinfer.Response`), answers in the order of the questions.
@@ -205,13 +210,21 @@ class Model:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         start = time.perf_counter_ns()
+        thresholds = thresholds_of(min_confidence)
         result = decided(self._engine, prepared_questions(self._engine, questions), state, temperature_clamp)
+        if thresholds is not None:
+            thresholds.mark(result)
         if timing:
             result["micros"] = (time.perf_counter_ns() - start) / 1000
         return result
 
     def decide_many(
-        self, states: Iterable[Any], questions: Questions, *, temperature_clamp: bool | None = None
+        self,
+        states: Iterable[Any],
+        questions: Questions,
+        *,
+        temperature_clamp: bool | None = None,
+        min_confidence: MinConfidence | None = None,
     ) -> list[Response]:
         """Answer the same questions about each state: bit by bit what `decide` gives for one, in fewer forward passes.
 
@@ -219,7 +232,42 @@ class Model:
             RequestError: as `decide`; where a state is at fault, the path is ("states", its number).
             FormatError: as `decide`.
         """
-        return self.compile(questions).many(states, temperature_clamp=temperature_clamp)
+        compiled = self.compile(questions)
+        return compiled.many(states, temperature_clamp=temperature_clamp, min_confidence=min_confidence)
+
+    def decide_long(
+        self,
+        state: Any,
+        questions: Questions,
+        window: int | None = None,
+        stride: int | None = None,
+        *,
+        temperature_clamp: bool | None = None,
+        timing: bool = False,
+    ) -> Response:
+        """Answer questions about a state that may be longer than the model reads, in overlapping windows of it.
+
+        As the Laya runtime's `predict_long`: each question is asked about each window, in shared forward passes. A
+        noul's answer is that of the window with the highest probability, a choice's or score's that of the most
+        certain one. Its probabilities are that window's and not calibrated for the whole text.
+
+        Args:
+            state, questions, temperature_clamp, timing: as for `decide`.
+            window: tokens of a window; see `runtime.windows.scan_of`. Default: as long as the model's limits suggest,
+                and a state for which there is room is read at once, as by `decide`.
+            stride: tokens from the beginning of a window to that of the next. Default: half a window.
+
+        Returns:
+            As `decide`; ``usage.x_windows`` counts the windows, and where there is more than one, each answer has
+            ``x_window``: ``{"index", "token_start", "token_end", "count"}``, positions in the tokenized state.
+
+        Raises:
+            RequestError: as `decide`; or the options leave no room for a state, or `window` or `stride` is no positive
+                whole number, or the stride is longer than the window.
+            FormatError: as `decide`.
+        """
+        compiled = self.compile(questions)
+        return compiled.long(state, window, stride, temperature_clamp=temperature_clamp, timing=timing)
 
     def compile(self, questions: Questions) -> CompiledQuestions:
         """Tokenize questions once, for a loop that asks them about one state after another.

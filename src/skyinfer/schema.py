@@ -61,8 +61,21 @@ class NoulQuestion(_NoulWords, _OptionOrder):
 Questions = Mapping[str, ChoiceQuestion | ScoreQuestion | NoulQuestion]
 
 
+# the least probability of an answer, for all questions or by "choice:3-5" and "default"
+MinConfidence = float | Mapping[str, float]
+
+
+class WindowsAsked(TypedDict, total=False):
+    """Tokens of a window, and from the beginning of one to that of the next."""
+
+    window: int
+    stride: int
+
+
 class _Model(TypedDict, total=False):
     model: str | None
+    x_min_confidence: MinConfidence | None
+    x_long: bool | WindowsAsked | None  # the state is read in windows, of all of it
 
 
 class Request(_Model):
@@ -93,7 +106,19 @@ class Growth(TypedDict):
     max_tokens: int
 
 
+class DecidingWindow(TypedDict):
+    """Of a state read in windows: the one whose answer this is, its tokens of the state, and how many windows."""
+
+    index: int
+    token_start: int
+    token_end: int
+    count: int
+
+
 class _Extras(TypedDict, total=False):
+    x_abstained: Literal[True]  # the answer's probability is below the least that was asked for
+    x_min_confidence: float  # where one was asked for: the least for this answer
+    x_window: DecidingWindow
     x_truncated: Truncation
     x_options: Collapse
     x_grown: Growth
@@ -123,7 +148,11 @@ class NoulAnswer(_Extras):
 Answer = ChoiceAnswer | ScoreAnswer | NoulAnswer
 
 
-class Usage(TypedDict):
+class _Windows(TypedDict, total=False):
+    x_windows: int  # in how many a long state was read
+
+
+class Usage(_Windows):
     input_tokens: int
     output_tokens: int
 

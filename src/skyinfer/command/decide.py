@@ -17,6 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     add("--timing", action="store_true", help="add micros, the microseconds that the (first) call took")
     add(
+        "--min-confidence", metavar="P", type=float,
+        help="mark answers whose probability is less (x_abstained); instead of the request's x_min_confidence",
+    )  # fmt: skip
+    add("--long", action="store_true", help="read all of a long state, in overlapping windows")
+    add("--window", metavar="N", type=int, help="with --long: tokens of a window (default: by the model)")
+    add(
+        "--stride", metavar="N", type=int, help="with --long: tokens from one window to the next (default: half of one)"
+    )
+    add(
         "--no-temperature-clamp", dest="temperature_clamp", action="store_false",
         help="take the model's raw temperatures, as llama.cpp does",
     )  # fmt: skip
@@ -24,13 +33,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     # faults of the request are told before a large model is loaded
+    from ..runtime.thresholds import thresholds_of
+    from ..runtime.windows import NO_THRESHOLD, Windows, windows_asked
     from ..schema import parse_request
     from .request_file import read_request
 
+    if arguments.min_confidence is not None and not 0 <= arguments.min_confidence <= 1:
+        arguments.parser.error(f"--min-confidence: expected 0 to 1, got {arguments.min_confidence:g}")
+    given = {"--window": arguments.window, "--stride": arguments.stride}
+    for option, number in given.items():
+        if number is not None and not arguments.long:
+            arguments.parser.error(f"{option} goes with --long")
+        if number is not None and number < 1:
+            arguments.parser.error(f"{option}: expected 1 or more, got {number}")
     name = "standard input" if arguments.request == "-" else arguments.request
     try:
         body = read_request(arguments.request)
         parse_request(body)
+        least = body.get("x_min_confidence") if arguments.min_confidence is None else arguments.min_confidence
+        thresholds_of(least, "x_min_confidence")
+        windows = windows_asked(body.get("x_long"), "x_long")
+        if arguments.long:
+            windows = Windows(arguments.window, arguments.stride)
+        if windows is not None and least is not None:
+            raise RequestError(("x_min_confidence",), NO_THRESHOLD)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
 
@@ -38,7 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     model = load(model_path(arguments), temperature_clamp=arguments.temperature_clamp)
     try:
-        response = model.decide(body["state"], body["questions"], timing=arguments.timing)
+        if windows is None:
+            response = model.decide(body["state"], body["questions"], timing=arguments.timing, min_confidence=least)
+        else:
+            response = model.decide_long(body["state"], body["questions"], *windows, timing=arguments.timing)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
     put_json(response)

@@ -40,6 +40,8 @@ class Prepared:
         offsets: int32 [n_questions + 1]; question i's options are offsets[i] to offsets[i + 1] of all.
         n_options: of all questions; as many scores come out of the core.
         n_bytes: about how much memory they take.
+        room: states of up to so many tokens go uncut into every sequence.
+        usual_window: tokens of a window of a long state by default, where there is room (windows.py).
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class Prepared:
             clamp: np.array([own.of(question.type, len(question.options)) for question in questions], np.float64)
             for clamp, own in temperatures.items()
         }
-        # states up to this long go uncut into every sequence
-        self._room = min((prefix.max_tokens - len(prefix.ids) - 1 for prefix in prefixes), default=0)
+        self.room = min((prefix.max_tokens - len(prefix.ids) - 1 for prefix in prefixes), default=0)
+        self.usual_window = builder.usual_window
         # whether an answer has nothing to say about how its sequence was laid out
         self._as_usual = all(
             prefix.options_distinct == len(prefix.markers) and prefix.max_tokens <= max_tokens for prefix in prefixes
@@ -103,6 +105,10 @@ class Prepared:
         except RequestError as error:
             return error
 
+    def reread(self, ids: np.ndarray) -> StateTokens:
+        """A part of a tokenized state, int32 [n], as a text of its own, tokenized as such. Raises as `read`."""
+        return self._builder.window(ids)
+
     def n_tokens(self, tokens: StateTokens) -> int:
         """How many tokens the model reads for all questions together."""
         return self.core.n_tokens(len(tokens.ids))
@@ -110,6 +116,11 @@ class Prepared:
     def lengths(self, tokens: StateTokens) -> list[int]:
         """How many tokens the model reads for each question."""
         return self.core.lengths(len(tokens.ids))
+
+    @property
+    def least_tokens(self) -> int:
+        """How many tokens the model reads for all questions together about an empty state."""
+        return self.core.n_tokens(0)
 
     def ask(self, tokens: StateTokens, first: int = 0, last: int | None = None) -> Ask:
         """What `Engine.run` takes: questions [first, last) about a state."""
@@ -122,7 +133,7 @@ class Prepared:
 
     def cut(self, tokens: StateTokens) -> Sequence | None:
         """The first question's sequence that has no room for the whole state, if there is one."""
-        if len(tokens.ids) <= self._room:
+        if len(tokens.ids) <= self.room:
             return None
         return next((found for found in self.sequences(tokens) if found.truncated), None)
 
@@ -137,7 +148,7 @@ class Prepared:
             FormatError: a score is NaN or infinite, so the model's weights are faulty.
         """
         sequences: SequenceOf[Sequence | None] = [None] * len(self.questions)
-        if len(tokens.ids) > self._room or not self._as_usual:
+        if len(tokens.ids) > self.room or not self._as_usual:
             sequences = self.sequences(tokens)
         n_tokens = self.n_tokens(tokens)
         with border.DefaultFloatMode():

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from ..runtime.cpus import available_cpus
+from ..runtime.windows import long_response
 from . import refusals
 from .catalog import Catalog
 from .compression import decompressed
@@ -379,7 +380,12 @@ class Application:
 
 
 def _encode_single(asked: ParsedRequest, scores: np.ndarray) -> bytes:
-    response: dict[str, Any] = asked.prepared.answers(asked.states[0], scores[0])  # type: ignore[assignment]
+    if asked.scan is None:
+        response = asked.prepared.answers(asked.states[0], scores[0])
+    else:
+        response = long_response(asked.prepared, asked.scan, asked.states, scores)
+    if asked.thresholds is not None:
+        asked.thresholds.mark(response)
     response["model"] = asked.served.name
     return _encode(response)
 
@@ -388,6 +394,8 @@ def _encode_batch(asked: ParsedRequest, scores: np.ndarray) -> bytes:
     results = []
     for tokens, row in zip(asked.states, scores, strict=True):
         response = asked.prepared.answers(tokens, row)
+        if asked.thresholds is not None:
+            asked.thresholds.mark(response)
         results.append({"answers": response["answers"], "usage": response["usage"]})
     usage = {"input_tokens": asked.n_tokens, "output_tokens": 0}
     return _encode({"model": asked.served.name, "results": results, "usage": usage})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import __version__
+from ..runtime.thresholds import THRESHOLD_NAMES
 from .options import Options
 
 
@@ -74,6 +75,7 @@ def _schemas(questions: int, options: int, levels: int, states: int) -> dict[str
     label = {"type": ["string", "number", "boolean"]}
     string, integer = {"type": "string"}, {"type": "integer"}
     number = {"type": "number"}
+    probability, tokens = {"type": "number", "minimum": 0, "maximum": 1}, {"type": ["integer", "null"], "minimum": 1}
     probabilities = {"type": "object", "additionalProperties": number}
     asked = {"type": "object", "minProperties": 1, "maxProperties": questions, "additionalProperties": _ref("Question")}
     state = {"type": ["string", "object", "array", "number", "boolean"]}
@@ -82,13 +84,45 @@ def _schemas(questions: int, options: int, levels: int, states: int) -> dict[str
     answers = {"type": "object", "additionalProperties": _ref("Answer")}
     fault = _object(["loc", "msg", "type"], loc={"type": "array"}, msg=string, type=string)
     return {
-        "Request": _object(["state", "questions"], state=state, questions=asked, model=model),
+        "Request": _object(
+            ["state", "questions"],
+            state=state,
+            questions=asked,
+            model=model,
+            x_min_confidence=_ref("MinConfidence"),
+            x_long=_ref("Long"),
+        ),
         "BatchRequest": _object(
             ["states", "questions"],
             states={"type": "array", "maxItems": states, "items": state},
             questions=asked,
             model=model,
+            x_min_confidence=_ref("MinConfidence"),
         ),
+        "MinConfidence": {
+            "description": "Answers of a smaller probability get x_abstained; one number, or by type and options",
+            "oneOf": [
+                {"type": "null"},
+                probability,
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "properties": dict.fromkeys(THRESHOLD_NAMES, probability),
+                    "additionalProperties": False,
+                },
+            ],
+        },
+        "Long": {
+            "description": "The state is read whole, in overlapping windows; not with x_min_confidence",
+            "oneOf": [
+                {"type": ["null", "boolean"]},
+                {
+                    "type": "object",
+                    "properties": {"window": tokens, "stride": tokens},
+                    "additionalProperties": False,
+                },
+            ],
+        },
         "Question": {"oneOf": [_ref("Choice"), _ref("Score"), _ref("Noul")]},
         "Choice": _object(
             ["type", "criteria"],

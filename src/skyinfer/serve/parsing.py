@@ -20,6 +20,8 @@ import numpy as np
 
 from ..errors import RequestError
 from ..runtime.prepared import Prepared
+from ..runtime.thresholds import Thresholds, thresholds_of
+from ..runtime.windows import NO_THRESHOLD, Scan, Windows, scan_of, windows_asked, windows_of
 from ..schema import Question, parse_questions, render_state
 from ..text.sequence import StateTokens
 from .catalog import Catalog, ServedModel
@@ -39,12 +41,16 @@ class _Single(msgspec.Struct):
     state: Any = msgspec.UNSET
     questions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     model: Any = None
+    x_min_confidence: Any = None
+    x_long: Any = None
 
 
 class _Batch(msgspec.Struct):
     states: Any = msgspec.UNSET
     questions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     model: Any = None
+    x_min_confidence: Any = None
+    x_long: Any = None
 
 
 _single = msgspec.json.Decoder(_Single)
@@ -60,6 +66,8 @@ class ParsedRequest(NamedTuple):
     n_tokens: int
     state: Any  # or states, for the log; None unless they are to be kept
     is_batch: bool
+    thresholds: Thresholds | None = None
+    scan: Scan | None = None  # where one long state was asked for, of which `states` are the windows
 
     @property
     def n_probabilities(self) -> int:
@@ -92,12 +100,25 @@ class RequestParser:
         request: _Single = self._decode(_single, body)
         if request.state is msgspec.UNSET:
             raise invalid(("state",), "is missing; add 'state'", "missing")
+        thresholds, windows = _extras(request)
         served, prepared = self._prepared(request)
         try:
             tokens = self._read(prepared, request.state, body)
+            if windows is not None:
+                return self._long(served, prepared, tokens, windows, request.state)
         except RequestError as error:
             raise of_request_error(error) from None
-        return self._asked(served, prepared, [tokens], request.state, is_batch=False)
+        return self._asked(served, prepared, [tokens], request.state, is_batch=False)._replace(thresholds=thresholds)
+
+    def _long(
+        self, served: ServedModel, prepared: Prepared, tokens: StateTokens, windows: Windows, state: Any
+    ) -> ParsedRequest:
+        scan = scan_of(prepared, len(tokens.ids), *windows, field="x_long", warns=False)
+        # before they are made, which bounds the memory
+        if scan.n_windows > self._limits.tokens or scan.n_windows * prepared.least_tokens > self._limits.tokens:
+            raise too_large(_long_by(scan.n_windows, self._limits.tokens))
+        read = windows_of(prepared, tokens, scan)
+        return self._asked(served, prepared, read, state, is_batch=False, is_long=True)._replace(scan=scan)
 
     def _read(self, prepared: Prepared, state: Any, body: bytes) -> StateTokens:
         if type(state) is str or len(body) <= LARGE_BODY:
@@ -116,6 +137,9 @@ class RequestParser:
             raise invalid(("states",), "must be a list of states", "list_type")
         if len(states) > most:
             raise invalid(("states",), f"has {len(states)} states; at most {most} are answered", "too_long")
+        thresholds, windows = _extras(request)
+        if windows is not None:
+            raise invalid(("x_long",), "is for POST /v1/systemone, which takes one state")
         served, prepared = self._prepared(request)
         read: list[StateTokens] = []
         n_tokens = 0
@@ -127,7 +151,7 @@ class RequestParser:
             n_tokens += prepared.n_tokens(read[-1])
             if n_tokens > self._limits.tokens:  # before the next state is tokenized, which bounds the memory
                 raise too_large(self._how_many_fit(i))
-        return self._asked(served, prepared, read, states, is_batch=True)
+        return self._asked(served, prepared, read, states, is_batch=True)._replace(thresholds=thresholds)
 
     def _asked(
         self,
@@ -137,12 +161,15 @@ class RequestParser:
         state: Any,
         *,
         is_batch: bool,
+        is_long: bool = False,
     ) -> ParsedRequest:
         n_tokens = sum([prepared.n_tokens(tokens) for tokens in states])
         most = self._limits.tokens
         if n_tokens > most:
+            if is_long:
+                raise too_large(_long_by(len(states), most))
             raise too_large(f"these questions take {n_tokens} tokens, more than {most}; ask fewer at once")
-        if self._strict_length:
+        if self._strict_length and not is_long:
             for i, tokens in enumerate(states):
                 _check_whole(prepared, tokens, f"state {i}" if is_batch else "the state")
         kept = state if self._keep_states else None  # else it would be freed in the event loop, which may take long
@@ -199,6 +226,25 @@ class RequestParser:
         except (msgspec.DecodeError, ValueError) as error:
             raise invalid(("questions",), str(error), "json_invalid") from None
         return parse(questions, self._limits)
+
+
+def _long_by(n_windows: int, most: int) -> str:
+    return (
+        f"{n_windows} windows of this state take more than {most} tokens; send a shorter state, ask fewer questions or "
+        "take longer windows and strides"
+    )
+
+
+def _extras(request: _Single | _Batch) -> tuple[Thresholds | None, Windows | None]:
+    """What the fields of skyinfer's own ask for."""
+    try:
+        thresholds = thresholds_of(request.x_min_confidence, "x_min_confidence")
+        windows = windows_asked(request.x_long, "x_long")
+    except RequestError as error:
+        raise of_request_error(error) from None
+    if thresholds is not None and windows is not None:
+        raise invalid(("x_min_confidence",), NO_THRESHOLD)
+    return thresholds, windows
 
 
 # ------------------------------------------------------------------------------------------ questions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
 from .package_faults import faults_named
-from .pre_tokenizers import PRE_TOKENIZERS, set_pre_tokenizer
+from .pre_tokenizers import METASPACE, PRE_TOKENIZERS, set_pre_tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,7 +43,7 @@ def rebuild(
     Raises:
         FormatError: a key is missing or faulty, or the name is unknown.
     """
-    from tokenizers import AddedToken, Tokenizer, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models
 
     tokens = _string_list(metadata, TOKENS_KEY)
     merges = _string_list(metadata, _MERGES)
@@ -79,6 +79,9 @@ def rebuild(
     with faults_named(TOKENS_KEY):
         form = _unicode_form(metadata, "NFC" if pre == "modern-bert" else "")
         set_pre_tokenizer(backend, pre, form, lines=as_llama_cpp)
+        # from ids to text again, as the checkpoints' own tokenizers do it
+        to_spaces = [decoders.Replace(METASPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        backend.decoder = decoders.ByteLevel() if byte_level else decoders.Sequence(to_spaces)
 
         # Neither GGUF nor llama.cpp says which tokens strip spaces.
         lstrip = _id_set(metadata, "lstrip", len(tokens), {mask_id} if pre in _MASK_STRIPS else set())

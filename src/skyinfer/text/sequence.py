@@ -33,6 +33,8 @@ _OPTION_TOKENS = 48
 # Below this many tokens left for the question, options are shortened; see `SequenceBuilder.prefix`.
 _QUESTION_ROOM = 16
 _LEAST_OPTION, _LEAST_QUESTION = 4, 8
+# Of the window in which a long state is read by default (laya 0.4.15, `window_budget`).
+_LEAST_WINDOW, _WINDOW_MARGIN = 64, 8
 # As many options as the System One API knows; a sequence that may grow has room for them.
 _MOST_OPTIONS = 255
 
@@ -117,6 +119,11 @@ class SequenceBuilder:
         self._longest = longest
 
     @property
+    def usual_window(self) -> int:
+        """Tokens of a window where nobody says how many: the room beside a question of the most tokens, at least 64."""
+        return max(_LEAST_WINDOW, self._max_tokens - self._max_head_tokens - _WINDOW_MARGIN)
+
+    @property
     def sep_id(self) -> int:
         """The token that closes a sequence."""
         return self._tokenizer.sep_id
@@ -152,6 +159,10 @@ class SequenceBuilder:
             StateTokens(np.array(ids, np.int32), isinstance(state, list))
             for ids, state in zip(encoded, states, strict=True)
         ]
+
+    def window(self, ids: np.ndarray) -> StateTokens:
+        """A part of a tokenized state as a text of its own, tokenized as such. Raises as `state`."""
+        return self.state(self._tokenizer.decode(ids.tolist()))
 
     def prefix(self, question: Question) -> Prefix:
         """Lay out the question and its options, in slot order, within `max_head_tokens`.

@@ -72,6 +72,7 @@ class Tokenizer:
     """
 
     __slots__ = (
+        "_decode",
         "_encode_batch",
         "_encode_one",
         "_long_text",
@@ -107,6 +108,7 @@ class Tokenizer:
         # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
         # form leaves out offsets, which nobody reads.
         self._encode_one, self._encode_batch = backend.encode, backend.encode_batch_fast
+        self._decode = backend.decode
         self._long_text = _LONG_TEXT_SERIAL if _is_serial() else _LONG_TEXT
         self._words = words_of(backend, normalizer, pre_tokenizer)
         self._remember = lru_cache(_REMEMBERED_TEXTS)(self._encode_tuple)
@@ -181,6 +183,19 @@ class Tokenizer:
                 raise
             found = [None] * len(texts)  # one by one, so that the one at fault says so
         return [self.encode(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included. Bytes that are no UTF-8, as half a character, become U+FFFD.
+
+        Raises:
+            FormatError: the model's tokenizer fails on these ids.
+        """
+        try:
+            return self._decode(ids, skip_special_tokens=False)
+        except BaseException as error:
+            if not _is_of_a_text(error):
+                raise
+            raise FormatError(f"the model's tokenizer fails on token ids: {error}") from error
 
     def encode_repeated(self, text: str) -> Sequence[int]:
         """`encode` for texts that tend to come again (instructions, options).
