@@ -139,3 +139,27 @@ def test_ids_of_added_tokens_that_are_none(token: Any, tmp_path: Path) -> None:
     (tmp_path / "added_tokens.json").write_text(json.dumps({"x": token}))
     with pytest.raises(FormatError, match=r"added_tokens\.json: x: .* is not a token id"):
         canonical_tokenizer_json(tmp_path)
+
+
+# what the Laya runtime 0.4.15 made of them (transformers 5.24): the new tokens' texts, in the order of their ids
+NAMED_TOKENS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"model_specific_special_tokens": {"image_token": "[A]"}}, ["[A]"]),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "x_token": "[B]"}, ["[B]"]),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": ["[B]"]}, ["[B]"]),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": {"y": "[B]"}}, ["[B]"]),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": []}, ["[A]"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), NAMED_TOKENS)
+def test_tokens_that_only_a_model_has(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    added = canonical(tmp_path, "byte", **changes)["added_tokens"]
+    assert [token["content"] for token in added if token["id"] >= VOCAB] == expected
+    assert all(token["special"] for token in added if token["id"] >= VOCAB)
+
+
+@pytest.mark.parametrize("key", ["truncation_side", "padding_side"])
+def test_a_side_that_is_none(key: str, tmp_path: Path) -> None:
+    for value in ("up", "", 1, [1]):
+        with pytest.raises(FormatError, match=rf"{key}: .* is neither 'left' nor 'right'"):
+            canonical(tmp_path, "byte", **{key: value})

@@ -59,6 +59,9 @@ def canonical_tokenizer_json(directory: Path) -> str:
         )
     if config.get("split_special_tokens"):
         config.fail("split_special_tokens", "is not supported; remove it")
+    for side in ("truncation_side", "padding_side"):
+        if config.content.get(side, "left") not in ("left", "right"):
+            config.fail(side, f"{short_repr(config.get(side))} is neither 'left' nor 'right'")
 
     path = directory / "tokenizer.json"
     text = read_text(path)
@@ -155,10 +158,17 @@ def _extra_special(config: JsonFile) -> list[tuple[str, Any]]:
         if key.endswith("_token") and key.removesuffix("_token") not in _SPECIAL_ROLES and isinstance(value, str)
     ]
     if isinstance(extra, Mapping):
-        return named + list(extra.items())
-    if isinstance(extra, list):
-        return named + [("extra_special_tokens", value) for value in extra]
-    config.fail("extra_special_tokens", "must be a list or an object")
+        named += extra.items()
+        extra = []
+    if not isinstance(extra, list):
+        config.fail("extra_special_tokens", "must be a list or an object")
+    # which transformers looks for where nothing else has a name; the Laya runtime gives names to a list
+    stated = config.get("model_specific_special_tokens")
+    if stated and not named and not config.get("extra_special_tokens"):
+        if not isinstance(stated, Mapping):
+            config.fail("model_specific_special_tokens", "must be an object")
+        named += stated.items()
+    return named + [("extra_special_tokens", value) for value in extra]
 
 
 def _added_tokens(directory: Path, config: JsonFile, file: JsonFile, special: set[str]) -> list[AddedToken]:
