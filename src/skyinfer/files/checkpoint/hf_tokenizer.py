@@ -59,9 +59,9 @@ def canonical_tokenizer_json(directory: Path) -> str:
         )
     if config.get("split_special_tokens"):
         config.fail("split_special_tokens", "is not supported; remove it")
-    for side in ("truncation_side", "padding_side"):
-        if config.content.get(side, "left") not in ("left", "right"):
-            config.fail(side, f"{short_repr(config.get(side))} is neither 'left' nor 'right'")
+    for key in ("truncation_side", "padding_side"):
+        if config.content.get(key, "left") not in ("left", "right"):
+            config.fail(key, f"{short_repr(config.get(key))} is neither 'left' nor 'right'")
 
     path = directory / "tokenizer.json"
     text = read_text(path)
