@@ -141,21 +141,28 @@ def test_ids_of_added_tokens_that_are_none(token: Any, tmp_path: Path) -> None:
         canonical_tokenizer_json(tmp_path)
 
 
-# what the Laya runtime 0.4.15 made of them (transformers 5.24): the new tokens' texts, in the order of their ids
-NAMED_TOKENS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"model_specific_special_tokens": {"image_token": "[A]"}}, ["[A]"]),
-    ({"model_specific_special_tokens": {"image_token": "[A]"}, "x_token": "[B]"}, ["[B]"]),
-    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": ["[B]"]}, ["[B]"]),
-    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": {"y": "[B]"}}, ["[B]"]),
-    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": []}, ["[A]"]),
+_ADDED = {"__type": "AddedToken", "content": "[A]", "lstrip": True}
+
+# what the Laya runtime 0.4.15 made of them (transformers 5.24): the new tokens' texts in the order of their ids, and
+# whether they are special
+NAMED_TOKENS: list[tuple[dict[str, Any], dict[str, bool]]] = [
+    ({"model_specific_special_tokens": {"image_token": "[A]"}}, {"[A]": True}),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "x_token": "[B]"}, {"[B]": True}),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": ["[B]"]}, {"[B]": True}),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": {"y": "[B]"}}, {"[B]": True}),
+    ({"model_specific_special_tokens": {"image_token": "[A]"}, "extra_special_tokens": []}, {"[A]": True}),
+    ({"additional_special_tokens": ["[A]"], "extra_special_tokens": ["[B]"]}, {"[B]": True, "[A]": True}),
+    ({"additional_special_tokens": ["[A]"], "x_token": "[B]"}, {"[B]": True, "[A]": True}),
+    ({"additional_special_tokens": [_ADDED]}, {"[A]": False}),
+    ({"extra_special_tokens": [_ADDED]}, {"[A]": True}),
 ]
 
 
 @pytest.mark.parametrize(("changes", "expected"), NAMED_TOKENS)
-def test_tokens_that_only_a_model_has(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+def test_tokens_that_only_a_model_has(changes: dict[str, Any], expected: dict[str, bool], tmp_path: Path) -> None:
     added = canonical(tmp_path, "byte", **changes)["added_tokens"]
-    assert [token["content"] for token in added if token["id"] >= VOCAB] == expected
-    assert all(token["special"] for token in added if token["id"] >= VOCAB)
+    found = [(token["content"], token["special"]) for token in added if token["id"] >= VOCAB]
+    assert found == list(expected.items())
 
 
 @pytest.mark.parametrize("key", ["truncation_side", "padding_side"])

@@ -66,23 +66,25 @@ def canonical_tokenizer_json(directory: Path) -> str:
     path = directory / "tokenizer.json"
     text = read_text(path)
     file = JsonFile.parse(path, text if kind in _CLASS_TOKENS else _without_model(text))
-    special = [_special(config, role) for role in _SPECIAL_ROLES]
-    special += [_special_value(config, key, value) for key, value in _extra_special(config)]
-    added = _added_tokens(directory, config, file, {str(token) for token in special if token})
+    standard = [_special(config, role) for role in _SPECIAL_ROLES]
+    named, listed = ([_special_value(config, key, value) for key, value in part] for part in _extra_special(config))
+    special = [token for token in (*standard, *named, *listed) if token]
+    added = _added_tokens(directory, config, file, {str(token) for token in (*standard, *listed) if token})
     if kind in _CLASS_TOKENS:
         build = _gemma if kind == "GemmaTokenizer" else _bert
-        text = json.dumps(build(file, config, str(special[2])), ensure_ascii=False)
+        text = json.dumps(build(file, config, str(standard[2])), ensure_ascii=False)
     backend, _ = parse(text, str(path))
     with faults_named(str(path)):
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         known |= {token.content for token in added}
         for token in special:
-            if token and str(token) not in known:
+            if str(token) not in known:
                 known.add(str(token))
                 added.append(AddedToken(token, special=True) if isinstance(token, str) else token)
-        named = {str(token) for token in special if token}
+        # a listed token has the flags that are stated
+        names = {str(token) for token in (*standard, *named) if token}
         for token in added:
-            if token.content in named:
+            if token.content in names:
                 token.special = True
         backend.add_tokens(added)
         side = config.get("truncation_side") or (backend.truncation or {}).get("direction")
@@ -149,26 +151,34 @@ def _special_value(config: JsonFile, key: str, value: Any) -> Any:
     config.fail(key, "must be a string or an object with `content`")
 
 
-def _extra_special(config: JsonFile) -> list[tuple[str, Any]]:
-    """Model-specific ``*_token`` keys and extra special tokens, in the order they are added."""
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+def _extra_special(config: JsonFile) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Special tokens that have a name of the model's own, and those that are listed without one, with their keys.
+
+    The Laya runtime gives names to those that `extra_special_tokens` lists.
+    """
     named = [
         (key, value)
         for key, value in config.content.items()
         if key.endswith("_token") and key.removesuffix("_token") not in _SPECIAL_ROLES and isinstance(value, str)
     ]
-    if isinstance(extra, Mapping):
-        named += extra.items()
-        extra = []
-    if not isinstance(extra, list):
-        config.fail("extra_special_tokens", "must be a list or an object")
-    # which transformers looks for where nothing else has a name; the Laya runtime gives names to a list
+    listed: list[tuple[str, Any]] = []
+    for key in ("extra_special_tokens", "additional_special_tokens"):
+        extra = config.get(key)
+        if not extra:
+            continue
+        if isinstance(extra, Mapping):
+            named += extra.items()
+        elif isinstance(extra, list):
+            (named if key == "extra_special_tokens" else listed).extend((key, value) for value in extra)
+        else:
+            config.fail(key, "must be a list or an object")
+    # which transformers looks for where nothing else has a name
     stated = config.get("model_specific_special_tokens")
-    if stated and not named and not config.get("extra_special_tokens"):
+    if stated and not named:
         if not isinstance(stated, Mapping):
             config.fail("model_specific_special_tokens", "must be an object")
         named += stated.items()
-    return named + [("extra_special_tokens", value) for value in extra]
+    return named, listed
 
 
 def _added_tokens(directory: Path, config: JsonFile, file: JsonFile, special: set[str]) -> list[AddedToken]:
