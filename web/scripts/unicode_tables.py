@@ -21,7 +21,7 @@ HEADER = """/**
  * Written by scripts/unicode_tables.py from tokenizers {version}: not to be edited.
  *
  * A table is a list of runs of characters, each as how many characters lie between it and the run before, and how many
- * it holds, in base 36.
+ * it holds, in base 26: lower-case letters, and the last digit of a number in upper case.
  */
 
 """
@@ -65,18 +65,18 @@ def encoded(characters: Iterable[str]) -> str:
         else:
             runs.append([code, code + 1])
     for begin, after in runs:
-        written += [base36(begin - end), base36(after - begin)]
+        written += [base26(begin - end), base26(after - begin)]
         end = after
-    return " ".join(written)
+    return "".join(written)
 
 
-def base36(n: int) -> str:
-    digits = ""
-    while True:
-        n, digit = divmod(n, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-        if not n:
-            return digits
+def base26(n: int) -> str:
+    n, last = divmod(n, 26)
+    digits = chr(ord("A") + last)
+    while n:
+        n, digit = divmod(n, 26)
+        digits = chr(ord("a") + digit) + digits
+    return digits
 
 
 def written() -> str:

@@ -22,13 +22,14 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from checkpoints import byte_tokenizer, metaspace_tokenizer
+from checkpoints import SIZES, byte_tokenizer, metaspace_tokenizer, paint
 from differential import DIRECTORIES, Draw
 from golden.inputs import PLAIN
 from golden.recipes import RECIPES, from_literal, painted, recorded
 
 import skyinfer
 from skyinfer.errors import RequestError
+from skyinfer.files.activations import ACTIVATIONS
 from skyinfer.files.conversion import convert
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
@@ -194,6 +195,15 @@ def write_models(directory: Path) -> dict[str, Any]:
         if not path.exists():
             convert(painted(name), path, outtype="f32", name=name)
         models[name] = skyinfer.load(path)
+    for outtype in ("f16", "bf16", "q8_0"):
+        path = directory / f"{outtype}.gguf"
+        convert(painted("byte"), path, outtype=outtype, name=outtype, force=True)
+        models[outtype] = skyinfer.load(path)
+    for entry in ACTIVATIONS:
+        checkpoint = paint(directory / "painted" / entry.name, **SIZES["pico"], activation=entry.transformers[0])
+        path = directory / f"{entry.name}.gguf"
+        convert(checkpoint, path, outtype="f32", name=entry.name, force=True)
+        models[entry.name] = skyinfer.load(path)
     return models
 
 
@@ -253,6 +263,8 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
         for case in recorded("answers.json")["cases"]
     ]
     cases += [(model, name, body) for model, name, body, _ in random_bodies(rounds, seed + 1)]
+    plain = json.dumps({"state": "The customer asks about a refund of order 20", "questions": PLAIN})
+    cases += [(model, "each model", plain) for model in models]
     for name, case, body in cases:
         if body is None:
             continue

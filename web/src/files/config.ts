@@ -10,6 +10,25 @@ import { TEMPERATURE_NAMES } from "./temperatures.js";
 
 const ARCHITECTURE = "modern-bert";
 const TEMPERATURE_KEY = `${ARCHITECTURE}.decision.temperature.`;
+/** A Laya model, and one that asks for what llama.cpp would compute otherwise; it refuses the second. */
+const LAYA: readonly unknown[] = ["laya", "skyinfer-laya"];
+/** What GGUF files and transformers call each sky_activation, in the order of the core. */
+export const ACTIVATIONS: readonly (readonly string[])[] = [
+  ["gelu", "gelu_python", "geglu"],
+  ["silu", "swish", "swiglu"],
+  ["gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"],
+  ["quick_gelu"],
+  ["gelu_10"],
+  ["relu", "reglu"],
+  ["relu2"],
+  ["relu6"],
+  ["leaky_relu"],
+  ["tanh"],
+  ["sigmoid"],
+  ["linear"],
+  ["hardswish"],
+  ["mish"],
+];
 const DEFAULT_MAX_TOKENS = 512;
 const DEFAULT_ROPE_BASE_GLOBAL = 160000;
 const DEFAULT_ROPE_BASE_LOCAL = 10000;
@@ -44,7 +63,8 @@ export interface ModelConfig {
   layerIsGlobal: boolean[];
   ropeBaseGlobal: number;
   ropeBaseLocal: number;
-  activation: "gelu" | "silu";
+  /** Of the encoder's feed-forward, one of ACTIVATIONS. */
+  activation: string;
   /** Longest sequence, and tokens that question and options may take of it. */
   maxTokens: number;
   maxHeadTokens: number;
@@ -181,7 +201,8 @@ class Keys {
           "as laya-head.safetensors)",
       );
     if (this.get("decision.type") === undefined) this.fail("decision.type", "is missing");
-    this.only("decision.type", "laya");
+    const type = this.get("decision.type");
+    if (!LAYA.includes(type)) this.fail("decision.type", `expected ${LAYA.join(" or ")}, found ${shownName(String(type))}`);
     if (this.whole("split.count", 0, 1 << 16, 1) > 1)
       this.fail("split.count", "the file is one part of a split model; merge the parts first");
   }
@@ -217,11 +238,12 @@ class Keys {
     return value;
   }
 
-  activation(): "gelu" | "silu" {
+  activation(): string {
     const value = this.text("hidden_activation", "gelu");
-    if (value !== "gelu" && value !== "silu")
-      this.fail("hidden_activation", `${shownName(value)} is not supported (gelu and silu are)`);
-    return value;
+    const known = ACTIVATIONS.find((names) => names.includes(value));
+    if (!known)
+      this.fail("hidden_activation", `${shownName(value)} is not supported (${ACTIVATIONS.flat().join(", ")} are)`);
+    return known[0]!;
   }
 
   /** A key that may be absent, and has one possible value. */

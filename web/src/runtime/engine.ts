@@ -4,7 +4,7 @@
  */
 
 import { FormatError } from "../errors.js";
-import { configOf, matrixShape, type ModelConfig } from "../files/config.js";
+import { ACTIVATIONS, configOf, matrixShape, type ModelConfig } from "../files/config.js";
 import { Truncated, parseHeader, type GgufHeader, type TensorInfo } from "../files/gguf.js";
 import { widenQ8 } from "../files/quants.js";
 import type { ByteStream } from "../files/source.js";
@@ -193,7 +193,7 @@ function sizesOf(config: ModelConfig, longest: number): Int32Array {
   return Int32Array.of(
     0, // SKY_ARCH_S1
     config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
-    config.nDecisionHeads, config.window, longest, config.activation === "silu" ? 1 : 0,
+    config.nDecisionHeads, config.window, longest, ACTIVATIONS.findIndex(([name]) => name === config.activation),
   );
 }
 

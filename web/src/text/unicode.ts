@@ -9,7 +9,7 @@ export const SPACE = 3;
 
 /** One byte for each code point that a table reaches: its number in the runs of the tables. */
 function painted(...tables: [string, number][]): Uint8Array {
-  const runs = tables.map(([table, mark]) => [table.split(" ").map((digits) => parseInt(digits, 36)), mark] as const);
+  const runs = tables.map(([table, mark]) => [numbersOf(table), mark] as const);
   const ends = runs.map(([numbers]) => numbers.reduce((sum, n) => sum + n, 0));
   const out = new Uint8Array(Math.max(...ends));
   for (const [numbers, mark] of runs)
@@ -19,6 +19,13 @@ function painted(...tables: [string, number][]): Uint8Array {
       out.fill(mark, begin, at);
     }
   return out;
+}
+
+/** In base 26; the last digit of a number is in upper case. */
+function numbersOf(table: string): number[] {
+  return (table.match(/[a-z]*[A-Z]/g) ?? []).map((digits) =>
+    [...digits.toLowerCase()].reduce((n, digit) => 26 * n + digit.charCodeAt(0) - 97, 0),
+  );
 }
 
 const classes = painted([LETTERS, LETTER], [NUMBERS, NUMBER], [SPACES, SPACE]);
