@@ -1,0 +1,109 @@
+"""Tables, datasets and readers of Arrow, answered as a reader: input columns, and the answers' beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from ..errors import RequestError
+from ..model import Model
+from ..runtime.arrays import OnError, batches_at_once, in_order
+from ..schema import Questions, parse_questions
+from .columns import AnswerColumns, Probabilities
+from .states import StateColumns
+
+# Rows of a batch that comes out, and that one thread answers.
+ROWS_AT_ONCE = 1024
+
+
+def answer_rows(
+    model: Model,
+    questions: Questions,
+    source: pa.RecordBatch | pa.Table | ds.Dataset | pa.RecordBatchReader,
+    *,
+    state: str | Sequence[str] | None = None,
+    parse_json: bool = False,
+    probabilities: Probabilities = "list",
+    prefix: str = "",
+    on_error: OnError = "raise",
+    threads: int | None = None,
+) -> pa.RecordBatchReader:
+    """Answers to the same questions about every row.
+
+    Args:
+        source: its columns come out again, in front of the answers'.
+        state: the column whose value is a row's state, or the columns that become one object, in this order. Default:
+            the column "state".
+        parse_json: the state's text is JSON.
+        probabilities: "list" for one column of fixed-size lists for each question, "columns" for one for each option.
+        prefix: what the names of the answers' columns begin with.
+        on_error: "raise" ends with the first faulty row; "keep" gives it null answers, and what is wrong with it in the
+            column x_error.
+        threads: batches that are computed at once, as for `CompiledQuestions.arrays`.
+
+    Returns:
+        A reader of batches of at most 1024 rows. Rows are read not much before they are answered.
+
+    Raises:
+        ColumnError: a column is missing, of a type that no state can hold, or of a name that an answer's has.
+        RequestError: a question is faulty; or, when its batch is read, a row, which the path names: ("rows", number),
+            counted from 0.
+        TypeError: `source` is of another type.
+    """
+    schema, batches = _opened(source)
+    states = StateColumns(schema, state, parse_json=parse_json)
+    compiled = model.compile(questions)
+    columns = AnswerColumns(
+        parse_questions(questions), prefix=prefix, probabilities=probabilities, with_errors=on_error == "keep"
+    )
+    joined = columns.joined(schema)
+
+    def answered(numbered: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
+        first, batch = numbered
+        read = states.states(batch)
+        not_json = {i: error for i, error in enumerate(read) if isinstance(error, RequestError)}
+        arrays = compiled.arrays([None if i in not_json else value for i, value in enumerate(read)],
+                                 on_error="keep", threads=1)  # fmt: skip
+        errors = {i: not_json.get(i, error) for i, error in arrays.errors.items()}
+        if errors and on_error == "raise":
+            i = min(errors)
+            loc = errors[i].loc if i in not_json else errors[i].loc[2:]
+            raise RequestError(("rows", first + i, *loc), errors[i].message)
+        said = [errors[i].message if i in errors else None for i in range(len(read))] if errors else None
+        return pa.record_batch([*batch.columns, *columns.arrays(arrays, said)], schema=joined)
+
+    def done() -> Iterator[pa.RecordBatch]:
+        at_once = threads or batches_at_once(model.engine)
+        with closing(in_order(answered, _pieces(batches), at_once)) as found:
+            yield from found
+
+    return pa.RecordBatchReader.from_batches(joined, done())
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches cut into pieces, each with the number of its first row."""
+    first = 0
+    for batch in batches:
+        for begin in range(0, len(batch), ROWS_AT_ONCE):
+            piece = batch.slice(begin, ROWS_AT_ONCE)
+            yield first + begin, piece
+        first += len(batch)
+
+
+def _opened(source: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    if isinstance(source, pa.RecordBatch):
+        return source.schema, iter([source])
+    if isinstance(source, pa.Table):
+        return source.schema, iter(source.to_batches(ROWS_AT_ONCE))
+    if isinstance(source, pa.RecordBatchReader):
+        return source.schema, iter(source)
+    if isinstance(source, ds.Dataset):
+        # little ahead: else a whole row group of every file would be in memory
+        scanner = source.scanner(batch_size=16 * ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
+        return scanner.projected_schema, scanner.to_batches()
+    raise TypeError(f"source: expected a RecordBatch, Table, Dataset or RecordBatchReader of pyarrow, got "
+                    f"{type(source).__name__}")  # fmt: skip
