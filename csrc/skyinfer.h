@@ -112,8 +112,8 @@ int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most);
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
 
 /* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
- * The data is not kept. A NaN or infinite value is refused, and the tensor then counts as not set. Different tensors may be set from different threads at once; where
- * several fail, the message is that of one of them. */
+ * The data is not kept. A NaN or infinite value is refused, and the tensor then counts as not set. Different tensors may be set
+ * from different threads at once; where several fail, the message is that of one of them. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
 
 /* As sky_model_set for `rows` rows of token_embd.weight from `first_row` on, so that the largest tensor need not be unpacked

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class CompiledQuestions:
     """Typed questions, tokenized for one model. Made by `Model.compile`.
 
-    Calling it, `many` and `logits` are safe from any number of threads. `step` and `run_tokens` write into this
-    object's own array: one thread at a time, one compiled object for each thread.
+    Calling it, `many`, `step_many` and `logits` are safe from any number of threads. `step` and `run_tokens` use this
+    object's own buffers: one thread at a time, one compiled object for each thread.
 
     Attributes:
         ids: question ids, in the order received.

@@ -8,17 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counting.h"
 #include "painted.h"
-
-/* ---- what the linker's --wrap counts ---- */
-
-static long n_allocations;
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n) { n_allocations++; return __real_malloc(n); }
-void *__wrap_calloc(size_t n, size_t size) { n_allocations++; return __real_calloc(n, size); }
-void *__wrap_realloc(void *p, size_t n) { n_allocations++; return __real_realloc(p, n); }
 
 /* ---- kernel inputs and outputs ---- */
 
@@ -420,6 +411,7 @@ static void check_handles(void)
             for (int p = 0; p < 2; p++) {
                 expect(strlen(sky_plan_error(plans[p])) > 0, isa, "no error", i);
                 expect(sky_run(plans[p], &batch, &score) == SKY_ERR_STATE, isa, "failed plan: run", i);
+                expect(sky_run_asks(plans[p], NULL, 0, 1, &score) == SKY_ERR_STATE, isa, "failed plan: run_asks", i);
                 sky_plan_use_threads(plans[p], 2);
                 sky_plan_trace(plans[p], NULL, NULL);
                 expect(sky_plan_threads(plans[p]) == 0 && sky_plan_bytes(plans[p]) == 0, isa, "failed plan: threads, bytes", i);

@@ -184,7 +184,7 @@ typedef struct {
     int32_t ids[600], token_offsets[N_SEQUENCES + 1], markers[N_MARKERS], marker_offsets[N_SEQUENCES + 1], types[N_SEQUENCES];
 } painted_batch;
 
-static painted_batch paint_batch(void)
+static inline painted_batch paint_batch(void)
 {
     painted_batch b = {.token_offsets = {0}, .marker_offsets = {0}};
     seed = 11;
@@ -200,7 +200,7 @@ static painted_batch paint_batch(void)
     return b;
 }
 
-static sky_batch batch_of(const painted_batch *b)
+static inline sky_batch batch_of(const painted_batch *b)
 {
     return (sky_batch){N_SEQUENCES, b->ids, b->token_offsets, b->markers, b->marker_offsets, b->types};
 }
