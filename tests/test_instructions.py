@@ -1,7 +1,7 @@
 """How many instructions one forward pass takes: a guard of its speed that a busy machine cannot shake.
 
-Valgrind counts them, inside `sky_forward` only, in the extension as it is installed. It has no AVX-512, so AVX2 stands for
-every instruction set. The count is the same in every run and differs a little between compilers.
+Valgrind counts them, inside `sky_forward` only, in the extension as it is installed. It has no AVX-512, so AVX2 stands
+for every instruction set. The count is the same in every run and differs a little between compilers.
 """
 
 from __future__ import annotations
