@@ -1,8 +1,8 @@
 """What a model is, read from GGUF keys and checked whole: nothing after this looks at a raw key again.
 
-A source is an open GGUF file (gguf.py) or a checkpoint directory (checkpoint.py); both speak in the keys and
-tensor names of the GGUF form. Tokenizer and template keys are the business of tokenizer.py and template.py,
-except for the three special ids, which the sequence needs.
+A source is an open GGUF file (gguf.py) or a checkpoint directory (checkpoint/); both give the keys and tensor names of
+the GGUF form. Tokenizer and template keys are read by text/tokenizer.py and text/template.py, except for the three
+special ids, which the sequence needs.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class ModelConfig:
         activation = keys.text("hidden_activation", "gelu")
         if activation not in BY_GGUF:
             keys.fail("hidden_activation", f"{shown(activation)} is not supported ({', '.join(BY_GGUF)} are)")
-        # llama.cpp's converter knows norm_eps, ModernBERT's own spelling, by the other name only
+        # llama.cpp's converter knows norm_eps, ModernBERT's own spelling, only under the other name
         eps_key, other_eps_key = (f"attention.layer_norm_{part}epsilon" for part in ("", "rms_"))
         if keys.get(eps_key) is None and keys.get(other_eps_key) is not None:
             eps_key = other_eps_key
@@ -366,7 +366,7 @@ class _Keys:
         return size // 2, tuple(period != 0 and i % period == 0 for i in range(n_layers))
 
     def temperatures(self) -> dict[str, float]:
-        """In the file's order. A name that no question looks up is nobody's temperature, and is left out."""
+        """In the file's order, without names that no question type and number of options has."""
         out: dict[str, float] = dict.fromkeys(QUESTION_TYPES, 1.0)
         for key in self.metadata:
             name = key.removeprefix(TEMPERATURE_KEY)

@@ -2,7 +2,7 @@
 
 What goes into the file is checkpoint.py's say; here it gets its number types and its bytes, one tensor at
 a time, so that memory never holds more than one. The gguf package writes the header and quantizes; how the file
-comes to its place is whole_file.py's business.
+comes to its place is described in whole_file.py.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _write_header(
         shape = gguf.quants.quant_shape_to_byte_shape(info.shape, kinds[name])
         sizes[name] = int(np.prod(shape, dtype=np.int64))
         writer.add_tensor_info(name, shape, np.dtype(np.uint8), sizes[name], kinds[name])
-    # an open file in place of a path, which the writer would open by itself
+    # an open file in place of a path, which the writer would open itself
     writer.fout, writer.state = [file], gguf.gguf_writer.WriterState.EMPTY  # type: ignore[list-item]
     with target.faults_named():
         writer.write_header_to_file()

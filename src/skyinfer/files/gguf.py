@@ -2,7 +2,7 @@
 
 The header is parsed here and not by the `gguf` package because that reader makes several numpy objects
 for each string (31 us each) and trusts the counts it finds. Type sizes and dequantization stay with the
-package, which is imported when a file first needs it. What the keys mean is config.py's business.
+package, which is imported when a file first needs it. What the keys mean is defined in config.py.
 
 Format: docs/gguf.md of ggml-org/ggml, versions 2 and 3, little endian. tests/test_gguf.py compares with
 the package's own reader.
@@ -116,7 +116,7 @@ class GGUFFile:
         """A tensor, or some rows of it without its dimensions of 1, as the core takes it: (values, its type's name).
 
         Of type "f32", "f16" and "bf16" they are read-only views of the file, the latter two as uint16; every other type
-        is dequantized to float32. Nobody has looked whether the numbers are finite.
+        is dequantized to float32. The numbers are not checked to be finite.
 
         Raises:
             FormatError: the gguf package cannot dequantize this type.
@@ -134,7 +134,7 @@ class GGUFFile:
         row_bytes = info.n_bytes * shape[-1] // math.prod(shape)
         data = self.raw(info.name).reshape(*shape[:-1], row_bytes)[rows]
         try:
-            # scales of a damaged file overflow; whoever takes the numbers refuses what comes of it
+            # scales of a damaged file overflow; the callers refuse the infinities that result
             with np.errstate(all="ignore"):
                 values = quants.dequantize(data.reshape(-1, row_bytes), kind)
         except NotImplementedError:
@@ -146,17 +146,17 @@ class GGUFFile:
         return name
 
     def forget(self, prefix: str) -> None:
-        """Let go of the metadata whose keys begin so: a large vocabulary takes 100 MB."""
+        """Drop the metadata whose keys begin so: a large vocabulary takes 100 MB."""
         self.metadata = {key: value for key, value in self.metadata.items() if not key.startswith(prefix)}
 
     def release(self, name: str, rows: slice = ALL_ROWS) -> None:
-        """Let go of the memory that the pages of a tensor, or of some of its rows, take. They can be read again."""
+        """Release the memory of the pages of a tensor, or of some of its rows. They can be read again."""
         info = self.tensors[name]
         if self._map is not None:
             release_rows(self._map, info, rows)
 
     def close(self) -> None:
-        """Let go of the file. Memory is unmapped once no array refers to it."""
+        """Close the file. Memory is unmapped once no array refers to it."""
         self._bytes = None
         if self._map is not None:
             # arrays handed out still refer to the map, and keep it
@@ -251,7 +251,7 @@ class _Header:
     def strings(self, count: int, what: str) -> list[str]:
         out, self.pos = scanners.read_strings(self.data, self.pos, count)
         if len(out) < count:
-            # whoever reads it alone says what is wrong with it
+            # reading it alone raises the error that describes the fault
             what = f"{what}: element {len(out)}"
             if self.end - self.pos < 8 or self.u64(what) > self.end - self.pos:
                 self.fail(f"truncated: {what} runs past the end of the file")

@@ -1,4 +1,4 @@
-"""A JSON object in a file, with typed access; what its entries mean is left to their readers."""
+"""A JSON object in a file, with typed access; what its entries mean is defined by the callers."""
 
 from __future__ import annotations
 

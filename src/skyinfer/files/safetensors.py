@@ -1,7 +1,7 @@
 """Maps the tensors of a safetensors file, whatever their number type.
 
-The header is read and checked here: the safetensors package has no wheel for free-threaded Python, its numpy side knows
-no BF16, and it copies. What the numbers mean is checkpoint.py's business.
+The header is read and checked here: the safetensors package has no wheel for free-threaded Python, its numpy side has
+no BF16, and it copies. What the tensors mean is defined in checkpoint/weights.py.
 
 Format: 8 bytes with the header's length, the header in JSON, then the tensors end to end (safetensors' README).
 tests/test_safetensors.py compares with the package.

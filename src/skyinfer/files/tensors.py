@@ -1,6 +1,6 @@
 """Tensors in a memory-mapped file: where they lie, and their bytes as the numbers that the core or numpy takes.
 
-GGUF files and checkpoint directories share this; what the tensors mean is config.py's business.
+GGUF files and checkpoint directories share this; what the tensors mean is defined in config.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.border import widen_bf16
 
-# The types that the core reads by itself: GGMLQuantizationType -> (its name there, numpy's type of an item)
+# The types that the core reads directly: GGMLQuantizationType -> (its name there, numpy's type of an item)
 STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
 
 ALL_ROWS = slice(None)
@@ -76,7 +76,7 @@ def finite(values: np.ndarray) -> bool:
 
 
 def release_rows(mapped: mmap.mmap, info: TensorInfo, rows: slice) -> None:
-    """Let go of the pages of a mapped file that hold these rows of a tensor and nothing else."""
+    """Release the pages of a mapped file that hold only these rows of a tensor."""
     if not hasattr(mmap, "MADV_DONTNEED"):
         return
     n_rows = without_ones(info.shape)[0]

@@ -2,8 +2,8 @@
 
 The work itself is done by the ``tokenizers`` package. This module decides *which* tokenizer that
 is: the file's own ``tokenizer.huggingface.json``, or one that ggml_tokenizer.py rebuilds from ``tokenizer.ggml.*``
-where a file has no such key. How a checkpoint directory comes to such a text is hf_tokenizer.py's business,
-the layout of a sequence is sequence.py's.
+where a file has no such key. files/checkpoint/hf_tokenizer.py makes such a text of a checkpoint directory,
+sequence.py lays sequences out.
 
 Both sources are untrusted. Everything that can be wrong in them is a FormatError at load time, and
 a loaded Tokenizer is never changed again, so threads may share it without a lock.
@@ -40,7 +40,7 @@ _LENGTHENING = {"ByteLevel": 4.0, "NFKC": 18.0, "NFKD": 18.0, "NFD": 4.0, "NFC":
 # A character takes at most 4 bytes and a token 36 (test_tokenizer.py::test_what_is_remembered_is_bounded).
 _REMEMBERED_TEXTS, _REMEMBERED_LENGTH, _REMEMBERED_TOKENS = 1024, 512, 128
 
-# Tokens from which on it is worth while to clean up after parsing: for 256,000 it leaves 190 MB to nobody.
+# Tokens from which on freed memory is returned to the system after parsing: 190 MB for 256,000.
 _LARGE_VOCABULARY = 1 << 15
 
 # Characters from which on a text is tokenized by a batch call: some 20 ms of tokenizing. Where the package was told not
@@ -90,8 +90,10 @@ class Tokenizer:
     def __init__(
         self, backend: tokenizers.Tokenizer, special: SpecialIds, source: str, largest_id: int | None = None
     ) -> None:
-        """Take over `backend`, which nobody else may change; `source` names its key in errors, `largest_id` is that of
-        its model, added tokens aside, where it is known."""
+        """Use `backend`, which must not be changed afterwards.
+
+        `source` names its key in errors; `largest_id` is that of its model, added tokens aside, where it is known.
+        """
         truncation = backend.truncation
         self.keeps_tail = truncation is not None and truncation["direction"] == "left"
         backend.no_truncation()
@@ -106,7 +108,7 @@ class Tokenizer:
         _check_ids(backend, special, source, largest_id)
         # A batch call lets go of the GIL, but starts the package's own pool of threads, which a process that forks
         # or has a CPU quota did not ask for: it is for texts that would hold up other threads for long. The fast
-        # form leaves out offsets, which nobody reads.
+        # form leaves out offsets, which are not needed.
         self._encode_one, self._encode_batch = backend.encode, backend.encode_batch_fast
         self._decode = backend.decode
         self._long_text = _LONG_TEXT_SERIAL if _is_serial() else _LONG_TEXT
@@ -161,7 +163,7 @@ class Tokenizer:
         except BaseException as error:
             if not _is_of_a_text(error):
                 raise
-            text.encode()  # a lone surrogate is the caller's fault and says so itself
+            text.encode()  # a lone surrogate is the caller's fault: this raises the error for it
             raise FormatError(f"the model's tokenizer fails on a text: {error}") from error
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
@@ -181,7 +183,7 @@ class Tokenizer:
         except BaseException as error:
             if not _is_of_a_text(error):
                 raise
-            found = [None] * len(texts)  # one by one, so that the one at fault says so
+            found = [None] * len(texts)  # one by one, so that the error is that of the one at fault
         return [self.encode(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -151,7 +151,7 @@ class Checkpoint:
             release_rows(self._data[name].file, self.tensors[name], rows)
 
     def close(self) -> None:
-        """Let go of the weights. Memory is unmapped once no array refers to it."""
+        """Close the files. Memory is unmapped once no array refers to it."""
         self._data, self._unused = {}, {}
 
     def __enter__(self) -> Checkpoint:

@@ -38,7 +38,7 @@ _DECISION_BLOCK = {
     "ffn_up": "linear1.",
     "ffn_down": "linear2.",
 }
-# a second head that no answer reads, and a buffer that is not the temperatures in force
+# a second head that no answer depends on, and a buffer that does not hold the temperatures
 _UNUSED = ("act_head.", "temperature")
 
 # safetensors type of a weight -> GGML type (GGMLQuantizationType of the gguf package)
