@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Run
 
 import skyinfer
 from skyinfer.schema import parse_questions
@@ -106,3 +107,16 @@ def test_what_is_to_be_installed_can_be(file: str) -> None:
         found = re.fullmatch(r"\.(?:\[(.*)\])?|skyinfer-.*\.whl\[(.*)\]", what)
         assert found, what
         assert set((found[1] or found[2] or "serve").split(",")) <= extras
+
+
+def test_the_page_on_evaluation_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    for code in blocks("docs/evaluation.md", "python"):
+        exec(compile(code, "docs/evaluation.md", "exec"), names)
+    assert 0.5 < names["accuracy"] <= 1
+    page = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    commands = re.findall(r"^    skyinfer (evaluate examples/.*)$", page, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert run(*command.split()).code == 0

@@ -6,8 +6,9 @@ Logits of one bucket come as [n, n_options], targets as distributions of the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -157,3 +158,137 @@ def measure(
         levels = np.arange(p.shape[1])
         result["mean_error"] = float((weights * np.abs(p @ levels - targets @ levels)).sum() / total)
     return result
+
+
+# --------------------------------------------------------------------------------- of each answer, and of all
+
+
+class Judged(NamedTuple):
+    """What n answers came to, each for itself: float64 [n] all.
+
+    accurate: 1 where the target gives no option more than the answered one, else 0.
+    loss: cross entropy in nats. brier: see `judged`. confidence: the probability of the answered option.
+    said, found: what calibration compares: the probability of true of a noul, else of the answered option; and whether
+    it was so. weights: what each answer counts.
+    """
+
+    accurate: np.ndarray
+    loss: np.ndarray
+    brier: np.ndarray
+    confidence: np.ndarray
+    said: np.ndarray
+    found: np.ndarray
+    weights: np.ndarray
+
+
+def judged(kind: str, p: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Judged:
+    """Every answer of one question beside what was right.
+
+    The Brier score is the squared distance from the target, of two options half of it: what scikit-learn's
+    `brier_score_loss` says.
+
+    Args:
+        p: [n, n_options] probabilities; targets: of the same shape; weights: [n].
+    """
+    p, targets = np.asarray(p, np.float64), np.asarray(targets, np.float64)
+    rows, answered = np.arange(len(p)), p.argmax(-1)
+    # a probability of 0 for what was right would be an infinite loss: as little as a float can hold
+    logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))
+    confidence, hit = p[rows, answered], targets[rows, answered]
+    said, found = confidence, hit
+    if kind == "noul":
+        # as an answer gives it, from which a threshold is met to the last bit
+        said, found, confidence = p[:, 1], targets[:, 1], np.maximum(p[:, 1], 1.0 - p[:, 1])
+    return Judged(
+        (hit >= targets.max(-1)).astype(np.float64),
+        -(targets * logs).sum(-1),
+        np.square(p - targets).sum(-1) * (0.5 if p.shape[-1] == 2 else 1.0),
+        confidence,
+        said,
+        found,
+        np.asarray(weights, np.float64),
+    )
+
+
+def joined(parts: Sequence[Judged]) -> Judged:
+    """The answers to several questions together."""
+    return Judged(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+# that `summary` and `bootstrap` give
+SUMMARY = ("accuracy", "log_loss", "brier", "ece")
+
+
+def summary(answers: Judged) -> dict[str, float]:
+    """Accuracy, mean log loss, mean Brier score and expected calibration error of answers."""
+    found = _summaries(answers, answers.weights[None, :])[0]
+    return dict(zip(SUMMARY, found.tolist(), strict=True))
+
+
+def bootstrap(answers: Sequence[Judged], groups: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
+    """float64 [n_models, n_samples, 4]: the numbers of `summary` on rows drawn with replacement.
+
+    Every model is measured on the same draws, so that the difference of two can be told more exactly than each.
+
+    Args:
+        answers: of each model, to the same questions.
+        groups: int64 [n], the row that an answer belongs to: rows are drawn, with all of their answers.
+    """
+    draw = np.random.Generator(np.random.PCG64(seed))
+    _, group = np.unique(groups, return_inverse=True)
+    n_groups, n = int(group.max()) + 1, len(group)
+    out = np.zeros((len(answers), n_samples, len(SUMMARY)))
+    at_once = max(1, (1 << 22) // n)
+    for begin in range(0, n_samples, at_once):
+        size = min(at_once, n_samples - begin)
+        counts = np.stack(
+            [np.bincount(draw.integers(0, n_groups, n_groups), minlength=n_groups) for _ in range(size)]
+        )[:, group].astype(np.float64)  # fmt: skip
+        for number, one in enumerate(answers):
+            out[number, begin : begin + size] = _summaries(one, counts * one.weights)
+    return out
+
+
+def _summaries(answers: Judged, weights: np.ndarray) -> np.ndarray:
+    """float64 [n_samples, 4] of weights [n_samples, n]."""
+    total = weights.sum(-1, keepdims=True)
+    columns = np.stack([answers.accurate, answers.loss, answers.brier], -1)
+    index = np.minimum((answers.said * N_BINS).astype(int), N_BINS - 1)
+    errors = np.zeros((len(index), N_BINS))
+    errors[np.arange(len(index)), index] = answers.said - answers.found
+    calibration = np.abs(weights @ errors).sum(-1, keepdims=True)
+    found: np.ndarray = np.concatenate([weights @ columns, calibration], -1) / total
+    return found
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+    """The middle 95 % of bootstrap samples [n]."""
+    low, high = np.quantile(samples, [0.025, 0.975])
+    return float(low), float(high)
+
+
+class Covered(NamedTuple):
+    """Answers of at least a probability: the share that is answered, by weight, how many, and their accuracy."""
+
+    min_confidence: float
+    coverage: float
+    n: int
+    accuracy: float
+
+
+def coverage_curve(answers: Judged) -> list[Covered]:
+    """What every threshold that makes a difference would answer, from the highest to the lowest one."""
+    order = np.argsort(-answers.confidence, kind="stable")
+    confidence, weights = answers.confidence[order], answers.weights[order]
+    # answers of the same probability are answered together
+    last = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True])
+    answered, right = np.cumsum(weights)[last], np.cumsum(weights * answers.accurate[order])[last]
+    return [
+        Covered(float(confidence[i]), float(share / answered[-1]), int(i) + 1, float(hits / share))
+        for i, share, hits in zip(last, answered, right, strict=True)
+    ]
+
+
+def threshold_for(curve: Sequence[Covered], accuracy: float) -> Covered | None:
+    """The threshold that answers most with at least this accuracy; None where none does."""
+    return next((one for one in reversed(curve) if one.accuracy >= accuracy), None)

@@ -152,10 +152,18 @@ class Prepared:
             sequences = self.sequences(tokens)
         n_tokens = self.n_tokens(tokens)
         with border.DefaultFloatMode():
-            probabilities = self.core.probabilities(logits, self.temperatures(temperature_clamp))
-            if probabilities is None:
-                raise faulty_weights()
+            probabilities = self.probabilities(logits, temperature_clamp)
             return response(self._model_name, self.questions, sequences, probabilities, input_tokens=n_tokens)
+
+    def probabilities(self, logits: np.ndarray, temperature_clamp: bool | None = None) -> list[list[float]]:
+        """Of each question those of its options, in their order. To be called in the default floating-point mode.
+
+        Raises as `answers`.
+        """
+        found = self.core.probabilities(logits, self.temperatures(temperature_clamp))
+        if found is None:
+            raise faulty_weights()
+        return found
 
     def logits_by_id(self, logits: np.ndarray) -> dict[Any, np.ndarray]:
         """The scores by question id: float32 [n_options of the question] in the options' order. Raises as `answers`."""

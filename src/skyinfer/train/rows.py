@@ -123,8 +123,12 @@ class Dataset:
     def n_examples(self) -> int:
         return len(self._targets)
 
-    def add(self, place: str, row: Any) -> None:
+    def add(self, place: str, row: Any) -> tuple[int, list[tuple[int, tuple[float, ...]]], float]:
         """Take in one row.
+
+        Returns:
+            What it says: the number of its state, of each question that it answers the number and the target, and its
+            weight.
 
         Raises:
             RequestError: it is faulty; nothing of it is taken in.
@@ -164,6 +168,7 @@ class Dataset:
             self.states.append(state)
         for which, target in found:
             self._merge((number, which), target, weight)
+        return number, found, weight
 
     def _questions_of(self, place: str, questions: Any) -> list[int]:
         """The numbers of a row's questions."""
