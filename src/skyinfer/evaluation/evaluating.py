@@ -234,7 +234,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
             said = (
                 f"no threshold reaches {wanted}"
                 if found is None
-                else f"min_confidence {found['min_confidence']:.4f} answers {100 * found['coverage']:.1f} % "
+                else f"min_confidence {found['min_confidence']!r} answers {100 * found['coverage']:.1f} % "
                 f"({found['n']:,}) with accuracy {found['accuracy']:.4f}, for {wanted}"
             )
             lines.append(f"  {printable(name)}: {said}")

@@ -78,7 +78,7 @@ def _question(name: str, numbers: Mapping[str, Any], wanted: float) -> str:
     threshold = (
         f"No threshold on the probability reaches accuracy {wanted:g}."
         if found is None
-        else f"<code>min_confidence={found['min_confidence']:.4f}</code> answers {100 * found['coverage']:.1f} % with "
+        else f"<code>min_confidence={found['min_confidence']!r}</code> answers {100 * found['coverage']:.1f} % with "
         f"accuracy {found['accuracy']:.4f}, for {wanted:g}."
     )
     said = "probability of true" if numbers["type"] == "noul" else "probability of the answer"
