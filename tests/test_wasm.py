@@ -131,7 +131,7 @@ def test_messages_are_those_of_every_other_build() -> None:
     for changes in [*wrong, {"n_vocab": 2**31 - 1}]:
         with pytest.raises(ValueError, match=r".") as caught:
             border.CoreModel(
-                **(SOUND | changes), norm_eps=1e-5, rope_base_global=1e4, rope_base_local=1e4, silu=False,
+                **(SOUND | changes), norm_eps=1e-5, rope_base_global=1e4, rope_base_local=1e4, activation="gelu",
                 layer_is_global=[True], qkv_table_bytes=0, isa=None,
             )  # fmt: skip
         assert made(instance, **changes)[1] == str(caught.value), changes
