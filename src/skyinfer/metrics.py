@@ -292,3 +292,20 @@ def coverage_curve(answers: Judged) -> list[Covered]:
 def threshold_for(curve: Sequence[Covered], accuracy: float) -> Covered | None:
     """The threshold that answers most with at least this accuracy; None where none does."""
     return next((one for one in reversed(curve) if one.accuracy >= accuracy), None)
+
+
+def fit_joint_temperature(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> float:
+    """`fit_temperature` for several questions, which may differ in their number of options.
+
+    `parts`: of each question logits [n, n_options], targets of the same shape and weights [n].
+    """
+    widest = max(logits.shape[1] for logits, _, _ in parts)
+
+    def padded(values: np.ndarray, fill: float) -> np.ndarray:
+        return np.pad(values, ((0, 0), (0, widest - values.shape[1])), constant_values=fill)
+
+    return fit_temperature(
+        np.concatenate([padded(logits, -np.inf) for logits, _, _ in parts]),
+        np.concatenate([padded(targets, 0.0) for _, targets, _ in parts]),
+        np.concatenate([weights for _, _, weights in parts]),
+    )

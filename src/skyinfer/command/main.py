@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import SkyinferError, faults_named
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
-from . import convert, decide, evaluate, info, inspect, play, pull, serve, train, web
+from . import calibrate, convert, decide, evaluate, info, inspect, play, pull, serve, train, web
 from .signals import Terminated
 
 # in the order of `--help`
@@ -32,6 +32,7 @@ _COMMANDS = {
     "pull": pull,
     "train": train,
     "evaluate": evaluate,
+    "calibrate": calibrate,
     "play": play,
     "serve": serve,
     "web": web,

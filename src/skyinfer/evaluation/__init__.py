@@ -10,6 +10,7 @@ Rows are those of training (docs/training.md). Needs nothing beside what skyinfe
 
 from __future__ import annotations
 
+from .calibrating import Calibration, calibrate
 from .evaluating import Evaluation, evaluate
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Calibration", "Evaluation", "calibrate", "evaluate"]

@@ -16,9 +16,10 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -34,7 +35,8 @@ _DEFAULT_ALIGNMENT = 32
 _MAX_DIMS = 4
 _MAX_ARRAY_DEPTH = 4
 
-_BOOL, _STRING, _ARRAY = 7, 8, 9
+_FLOAT32, _BOOL, _STRING, _ARRAY = 6, 7, 8, 9
+_COPIED_AT_ONCE = 1 << 24  # bytes
 # value type -> numpy dtype of the fixed-size ones (GGUFValueType of the gguf package)
 _FIXED = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
@@ -363,3 +365,40 @@ def _alignment(header: _Header, metadata: dict[str, Value]) -> int:
     if not isinstance(alignment, int) or isinstance(alignment, bool) or alignment < 1 or alignment & (alignment - 1):
         header.fail("key general.alignment: is not a power of two")
     return alignment
+
+
+def write_with_floats(source: GGUFFile, file: BinaryIO, values: Mapping[str, float]) -> None:
+    """Write a copy of a GGUF file in which some keys have these float32 values. All other bytes stay as they are.
+
+    Keys that the file has are changed where they stand, whatever their type was; new ones come after the last key.
+
+    Raises:
+        OSError: `file` cannot be written.
+    """
+    with faults_named(source.path), open_regular(source.path) as opened:
+        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    with data:
+        header = _Header(source.path, data)
+        version = header.u32("the version")
+        n_tensors, n_keys = header.u64("the tensor count"), header.u64("the key count")
+        parts, left = [], dict(values)
+        for index in range(n_keys):
+            begin = header.pos
+            key = header.string(f"the name of key {index}")
+            header.value(header.u32(key), f"key {shown(key)}")
+            parts.append(_float_entry(key, left.pop(key)) if key in left else data[begin : header.pos])
+        parts += [_float_entry(key, value) for key, value in left.items()]
+        begin, alignment = header.pos, _alignment(header, source.metadata)
+        header.tensors(n_tensors, alignment)
+        head = [b"GGUF", _U32.pack(version), _U64.pack(n_tensors), _U64.pack(n_keys + len(left)), *parts]
+        written = b"".join([*head, data[begin : header.pos]])
+        file.write(written)
+        if n_tensors:
+            file.write(bytes(-len(written) % alignment))
+            for at in range(-(-header.pos // alignment) * alignment, len(data), _COPIED_AT_ONCE):
+                file.write(data[at : at + _COPIED_AT_ONCE])
+
+
+def _float_entry(key: str, value: float) -> bytes:
+    name = key.encode()
+    return _U64.pack(len(name)) + name + _U32.pack(_FLOAT32) + struct.pack("<f", value)
