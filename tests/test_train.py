@@ -25,19 +25,21 @@ from skyinfer.errors import RequestError, SkyinferError
 from skyinfer.files import streams
 from skyinfer.metrics import (
     area_under_curve,
+    effective_number,
     expected_calibration_error,
     fit_temperature,
     log_loss,
     measure,
     reliability,
+    wilson_interval,
 )
 from skyinfer.schema import QUESTION_TYPES, parse_questions
 from skyinfer.train import RowsError
 from skyinfer.train.batches import CHUNK_TOKENS, chunks_of
-from skyinfer.train.encoding import builder_of, encode, example_weights, held_out_states
-from skyinfer.train.report import QuestionReport, Report
+from skyinfer.train.encoding import builder_of, encode, example_weights, halves, held_out_states
 from skyinfer.train.rows import Dataset, gather, read_rows, target_of
 from skyinfer.train.sizes import SIZES
+from skyinfer.train.variants import canonical
 from skyinfer.train.vocabulary import LEAST_SIZE, learn_tokenizer, tokenizer_config
 from skyinfer.train.writing import check_place, write_weights
 
@@ -319,6 +321,25 @@ def test_area_under_curve_is_that_of_all_pairs() -> None:
     assert area_under_curve(said, np.ones(60), weights) is None
 
 
+def test_intervals_are_wilsons() -> None:
+    """Against the roots of the equation that defines them: (p - share)^2 = z^2 p (1 - p) / n."""
+    for share, n in ((0.5, 10), (0.97, 300), (1.0, 20), (0.0, 7.5)):
+        for bound in wilson_interval(share, n):
+            assert (bound - share) ** 2 == pytest.approx(1.959963984540054**2 * bound * (1 - bound) / n, abs=1e-12)
+    assert wilson_interval(0.5, 0) == (0, 1)
+    assert effective_number(np.ones(7)) == pytest.approx(7)
+    assert effective_number(np.array([2.0, 2.0, 0.0])) == pytest.approx(2)
+
+
+def test_each_answer_may_have_a_temperature_of_its_own() -> None:
+    logits, targets, weights = np.array([[1.0, -2.0], [0.5, 3.0]]), np.array([[1.0, 0], [0, 1.0]]), np.ones(2)
+    both = measure("choice", logits, targets, weights, np.array([[0.5], [2.0]]))
+    apart = [measure("choice", logits[i : i + 1], targets[i : i + 1], np.ones(1), t) for i, t in enumerate((0.5, 2.0))]
+    for key in ("log_loss", "confidence"):
+        assert both[key] == pytest.approx((apart[0][key] + apart[1][key]) / 2)
+    assert (both["base_accuracy"], both["accuracy"]) == (0.5, 1.0)
+
+
 def test_measures_of_a_score() -> None:
     logits = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]))
     found = measure("score", logits, np.array([[1.0, 0, 0], [0, 0.5, 0.5]]), np.ones(2), 1.0)
@@ -467,17 +488,30 @@ def test_options_that_do_not_fit_are_told_with_their_row(tmp_path: Path) -> None
 
 
 def test_held_out_states_are_few_and_stay_where_they_are(many: Dataset) -> None:
-    held = held_out_states(many, None, 0)
-    assert held.sum() == round(len(many.states) / 10)
-    assert held_out_states(many, 0.5, 0).sum() == round(len(many.states) / 2)
-    assert held_out_states(many, 0, 0).sum() == 0
-    assert held.tolist() != held_out_states(many, None, 1).tolist()
-    fewer = dataset(*(row(state.text) for state in many.states[5:]))
-    again = held_out_states(fewer, held[5:].sum() / len(fewer.states), 0)
-    names = [{state.text for state, kept in zip(of.states, kept_back, strict=True) if kept}
-             for of, kept_back in ((many, held), (fewer, again))]  # fmt: skip
+    texts = [canonical(state) for state in many.states]
+    held = held_out_states(texts, None, 0)
+    assert held.sum() == round(len(texts) / 10)
+    assert held_out_states(texts, 0.5, 0).sum() == round(len(texts) / 2)
+    assert held_out_states(texts, 0, 0).sum() == 0
+    assert held.tolist() != held_out_states(texts, None, 1).tolist()
+    again = held_out_states(texts[5:], held[5:].sum() / len(texts[5:]), 0)
+    names = [{text for text, kept in zip(of, kept_back, strict=True) if kept}
+             for of, kept_back in ((texts, held), (texts[5:], again))]  # fmt: skip
     assert len(names[0] - names[1]) <= 5
-    assert held_out_states(dataset(row("a"), row("b")), 0.01, 0).sum() == 1
+    assert held_out_states(["a", "b"], 0.01, 0).sum() == 1
+
+
+def test_states_that_say_the_same_are_held_out_together() -> None:
+    """In another order of keys or spelling of numbers a state would be learned from and measured on."""
+    values = [{"a": i % 20, "b": 1} if i < 20 else {"b": 1.0, "a": float(i % 20)} for i in range(40)]
+    found = dataset(*map(row, values))
+    texts = [canonical(state) for state in found.states]
+    for fraction in (0.05, 0.1, 0.5, 0.9):
+        held = held_out_states(texts, fraction, 0)
+        assert held[:20].tolist() == held[20:].tolist()
+        assert 2 <= held.sum() <= max(2, 40 * fraction)
+    parts = halves([f"state {i}" for i in range(1000)], 0)
+    assert 400 < parts.sum() < 600
 
 
 # ---------------------------------------------------------------------------------------------- the rest
@@ -521,20 +555,6 @@ def test_weights_are_for_those_that_the_umask_says(tmp_path: Path, umask: int) -
     found = read_safetensors(tmp_path / "model.safetensors")
     assert found.keys() == tensors.keys()
     assert all(np.array_equal(found[name], values) for name, values in tensors.items())
-
-
-def test_a_report_can_be_read() -> None:
-    logits, targets = np.array([[0.0, 2.0], [1.0, 0.0]]), np.eye(2)[[1, 0]]
-    numbers = measure("noul", logits, targets, np.ones(2), 1.0)
-    questions = {"safe\x1b[2J": QuestionReport("noul", 2, 2, 1.25, **numbers)}
-    report = Report(
-        "out", "pico", 1000, 300, 0, 10, 8, 8, 2, 3.0, 30, 0.5, 1.0, 2, "2.13", [], {"noul": 1.25}, questions, ["w"]
-    )
-    text = str(report)
-    assert "1.0000" in text
-    assert "\x1b" not in text
-    assert "warning: w" in text
-    assert json.loads(report.as_json())["questions"]["safe\x1b[2J"]["auc"] == 1.0
 
 
 @pytest.mark.parametrize("missing", ["torch", "safetensors", "safetensors.numpy"])

@@ -92,6 +92,30 @@ def test_numbers_have_two_spellings_where_both_are_exact() -> None:
     ]  # fmt: skip
 
 
+def test_a_key_that_means_nothing_is_one_more() -> None:
+    state = state_of({"hp": 57, "far": 12})
+    texts = [varied(state, ["extra"], draw_of(state, i, 0)) for i in range(200)]
+    more = [json.loads(text) for text in texts if text != state.text]
+    assert 20 < len(more) < 80
+    assert all(len(one) == 3 and list(one.items())[:2] == [("hp", 57), ("far", 12)] for one in more)
+    assert len({list(one)[2] for one in more}) > 10
+
+
+@pytest.mark.parametrize(
+    ("states", "fixed"),
+    [
+        ([{"a": 1, "b": 2}, {"b": 1, "a": {"c": 3}}], True),
+        # where keys differ they may be what is asked about
+        ([{"orc": 1}, {"orc": 2, "elf": 1}], False),
+        ([{"a": 1}, [1]], False),
+        ([{"a": 1}, "a"], False),
+        ([1, 2], False),
+    ],
+)
+def test_further_keys_only_beside_fixed_ones(states: list[Any], fixed: bool) -> None:
+    assert ("extra" in applicable(("extra",), dataset(*states))) is fixed
+
+
 @pytest.mark.parametrize(
     ("texts", "free"),
     [
@@ -120,9 +144,9 @@ def test_states_that_say_the_same_have_one_canonical_text() -> None:
 @pytest.mark.parametrize(
     ("given", "kinds"),
     [
-        (True, ("options", "keys", "numbers", "spaces")),
+        (True, ("options", "keys", "numbers", "spaces", "extra")),
         (False, ()),
-        ("all", ("options", "keys", "numbers", "spaces")),
+        ("all", ("options", "keys", "numbers", "spaces", "extra")),
         ("none", ()),
         ("numbers, options", ("options", "numbers")),
         (["keys"], ("keys",)),

@@ -25,8 +25,10 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return z
 
 
-def log_loss(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float = 1.0) -> float:
-    """Mean cross entropy in nats against the targets."""
+def log_loss(
+    logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float | np.ndarray = 1.0
+) -> float:
+    """Mean cross entropy in nats against the targets. `temperature`: one, or one for each answer as [n, 1]."""
     p = log_softmax(np.asarray(logits, np.float64) / temperature)
     # 0 log 0 = 0, and an option that a row does not have is -inf
     terms = np.where(targets > 0, targets * np.where(targets > 0, p, 0.0), 0.0)
@@ -127,10 +129,35 @@ def area_under_curve(said: np.ndarray, true: np.ndarray, weights: np.ndarray) ->
     return float((group_true * (below + 0.5 * group_false)).sum() / (n_true * n_false))
 
 
+def effective_number(weights: np.ndarray) -> float:
+    """How many answers of equal weight [n] weighted ones are worth (Kish 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
+
+
+def wilson_interval(share: float, n: float) -> tuple[float, float]:
+    """Where a share that was found in `n` cases lies with 95 % confidence (Wilson 1927)."""
+    if n <= 0:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    middle = share + z * z / (2 * n)
+    width = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (middle - width) / scale), min(1.0, (middle + width) / scale)
+
+
+def is_accurate(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """bool [n]: whether the target gives no option more than the most probable one."""
+    answered = np.asarray(logits).argmax(-1)
+    found: np.ndarray = targets[np.arange(len(targets)), answered] >= targets.max(-1)
+    return found
+
+
 def measure(
-    kind: str, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float
+    kind: str, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray, temperature: float | np.ndarray
 ) -> dict[str, Any]:
     """What a report says of one question: accuracy, log loss, ECE, its table, and what belongs to the type alone.
+
+    `temperature`: one, or one for each answer as [n, 1].
 
     An answer is accurate where the target gives no other option more. Reliability is that of the probability of true
     for a noul, else of the option that was answered.
@@ -138,13 +165,18 @@ def measure(
     p = np.exp(log_softmax(logits / temperature))
     answered = p.argmax(-1)
     rows = np.arange(len(p))
-    accurate = targets[rows, answered] >= targets.max(-1)
     total = weights.sum()
+    accuracy = float((weights * is_accurate(logits, targets)).sum() / total)
+    low, high = wilson_interval(accuracy, effective_number(weights))
     said, found = (p[:, 1], targets[:, 1]) if kind == "noul" else (p[rows, answered], targets[rows, answered])
     table = reliability(said, found, weights)
     mean = (weights[:, None] * targets).sum(0) / total
     result: dict[str, Any] = {
-        "accuracy": float((weights * accurate).sum() / total),
+        "accuracy": accuracy,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "base_accuracy": float((weights * (targets[:, mean.argmax()] >= targets.max(-1))).sum() / total),
+        "confidence": float((weights * p[rows, answered]).sum() / total),
         "log_loss": log_loss(logits, targets, weights, temperature),
         "base_log_loss": float(-(mean[mean > 0] * np.log(mean[mean > 0])).sum()),
         "ece": expected_calibration_error(table),

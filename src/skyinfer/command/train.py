@@ -13,7 +13,7 @@ SUMMARY = "Train a model on rows of states, questions and answers."
 
 # those that `train_rows` has under the same names
 _OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
-            "held_out", "augment", "threads", "resume", "force")  # fmt: skip
+            "held_out", "augment", "evaluate", "threads", "resume", "force")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--augment", metavar="KINDS", default="all",
-        help="what is varied: options, keys, numbers, spaces, with commas between them; all (default) or none",
+        help="what is varied: options, keys, numbers, spaces, extra, with commas between them; all (default) or none",
     )  # fmt: skip
+    add("--eval", dest="evaluate", metavar="FILE", help="rows of your own that the report judges the model on")
     add("--threads", metavar="N", type=int, help="default: the CPUs that the process may use")
     add("--resume", action="store_true", help="go on with the unfinished training in DIR")
     add("--force", action="store_true", help="replace the checkpoint, or the unfinished training, in DIR")

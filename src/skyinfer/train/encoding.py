@@ -6,7 +6,8 @@ them and which order of options a batch has is drawn here, and laid out for an a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,7 +102,7 @@ class Encoded:
         return np.array([QUESTION_TYPES.index(prefix.question.type) for prefix in self.prefixes])
 
     @cached_property
-    def _takes_any_order(self) -> np.ndarray:
+    def takes_any_order(self) -> np.ndarray:
         """bool [n_questions]: a choice whose options are whole in any order."""
         is_choice = self.kinds == QUESTION_TYPES.index("choice")
         found: np.ndarray = is_choice & (self.prefix_lengths < self.max_len)
@@ -130,7 +131,17 @@ class Encoded:
         keys = draw.random((n, n_options.max()))
         places = np.arange(keys.shape[1])
         keys[places >= n_options[:, None]] = 2.0
-        return Drawn(views, np.where(self._takes_any_order[questions][:, None], keys.argsort(1), places))
+        return Drawn(views, np.where(self.takes_any_order[questions][:, None], keys.argsort(1), places))
+
+
+def reworded(encoded: Encoded, builder: SequenceBuilder, texts: Mapping[int, str]) -> Encoded:
+    """The same with other texts for some states, by their numbers; no state has another view."""
+    begins, counts, ids, n_ids = encoded.begins[:1].copy(), encoded.counts[:1].copy(), [encoded.ids], len(encoded.ids)
+    for state, text in texts.items():
+        ids.append(np.array(builder.state(text).ids, np.int32))
+        begins[0, state], counts[0, state] = n_ids, len(ids[-1])
+        n_ids += len(ids[-1])
+    return replace(encoded, ids=np.concatenate(ids), begins=begins, counts=counts)
 
 
 class Drawn(NamedTuple):
@@ -200,22 +211,32 @@ def texts_of(question: Question, template: PromptTemplate) -> list[str]:
     return [template.question(kind, question.instructions), *options]
 
 
-def held_out_states(dataset: Dataset, fraction: float | None, seed: int) -> np.ndarray:
+def held_out_states(texts: SequenceOf[str], fraction: float | None, seed: int) -> np.ndarray:
     """bool [n_states]: which are kept back. A state's place in the draw depends on its text and the seed alone, so
-    another row more or less moves few of the others.
+    another row more or less moves few of the others; states of the same text are kept back together.
 
-    `fraction` None: a tenth, but no more than 10,000.
+    Args:
+        texts: what the states say (`variants.canonical`).
+        fraction: None for a tenth, but no more than 10,000.
     """
-    import hashlib
-
-    n = len(dataset.states)
+    n = len(texts)
+    if fraction == 0:
+        return np.zeros(n, bool)
     wanted = min(10_000, n / 10) if fraction is None else n * fraction
-    count = 0 if fraction == 0 else min(n - 1, max(1, round(wanted)))
-    salt = f"{seed}:".encode()
-    draws = [hashlib.blake2b(salt + state.text.encode(), digest_size=8).digest() for state in dataset.states]
-    out = np.zeros(n, bool)
-    out[np.argsort(np.array(draws, "S8"), kind="stable")[:count]] = True
-    return out
+    count = min(n - 1, max(1, round(wanted)))
+    draws = np.array([_draw(f"{seed}:", text) for text in texts], "S8")
+    groups, sizes = np.unique(draws, return_counts=True)
+    kept = max(1, int((np.cumsum(sizes) <= count).sum()))
+    return np.isin(draws, groups[: min(kept, len(groups) - 1)])
+
+
+def halves(texts: SequenceOf[str], seed: int) -> np.ndarray:
+    """bool [n_states]: two parts of about the same size, by text and seed as `held_out_states`."""
+    return np.array([_draw(f"{seed} half:", text)[0] < 128 for text in texts], bool)
+
+
+def _draw(salt: str, text: str) -> bytes:
+    return hashlib.blake2b(salt.encode() + text.encode(), digest_size=8).digest()
 
 
 def example_weights(encoded: Encoded, examples: SequenceOf[int] | np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from ..errors import FormatError, SkyinferError
 from ..files.whole_file import WholeFile
 from .batches import Chunk, chunks_of
 from .directory import SnapshotError
-from .encoding import Encoded
+from .encoding import Drawn, Encoded
 from .network import Batch, Network
 from .optimizer import Optimizer
 
@@ -282,16 +282,24 @@ def run(
             pause = max(_SNAPSHOT_SECONDS, (last - now) / _SNAPSHOT_SHARE)
 
 
-def scores(network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers) -> dict[int, np.ndarray]:
-    """float32 [n_options] logits by example."""
+def scores(
+    network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers, drawn: Drawn | None = None
+) -> dict[int, np.ndarray]:
+    """float32 [n_options] logits by example, in the order of the question's options however they are shown."""
 
     def compute(chunk: Chunk) -> list[Tensor]:
         with torch.inference_mode():
             return [network.logits(batch_of(chunk))]
 
+    orders = {} if drawn is None or drawn.orders is None else dict(zip(examples.tolist(), drawn.orders, strict=True))
     found = {}
-    chunks = chunks_of(encoded, examples, np.ones(len(encoded.weights)))
+    chunks = chunks_of(encoded, examples, np.ones(len(encoded.weights)), drawn)
     for chunk, (logits,) in zip(chunks, threads.map(compute, chunks), strict=True):
-        for example, row, options in zip(chunk.examples, logits.numpy(), chunk.options, strict=True):
-            found[int(example)] = row[options]
+        for example, row, options in zip(chunk.examples.tolist(), logits.numpy(), chunk.options, strict=True):
+            shown = row[options]
+            if example in orders:
+                own = np.empty_like(shown)
+                own[orders[example][: len(shown)]] = shown
+                shown = own
+            found[example] = shown
     return found

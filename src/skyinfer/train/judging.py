@@ -12,21 +12,26 @@ import numpy as np
 
 from ..files.temperatures import bucket
 from ..metrics import fit_temperature, measure
-from ..schema import QUESTION_TYPES
+from ..schema import QUESTION_TYPES, Question
 from .encoding import Encoded
 from .report import QuestionReport
 from .writing import bucket_name
 
 # A temperature is fitted to no fewer held-out answers; the type's own, or 1, serves otherwise.
-_LEAST_TO_FIT = 30
+LEAST_TO_FIT = 30
 
 
 class Scored(NamedTuple):
-    """Answers to one question beside the model's scores. See the file's head for the shapes."""
+    """Answers to one question beside the model's scores. examples: int64 [n]; see the file's head for the others."""
 
+    examples: np.ndarray
     logits: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+
+    def some(self, chosen: np.ndarray) -> Scored:
+        """Those that `chosen`, bool [n], says."""
+        return Scored(*(values[chosen] for values in self))
 
 
 def by_question(encoded: Encoded, found: Mapping[int, np.ndarray]) -> dict[int, Scored]:
@@ -36,6 +41,7 @@ def by_question(encoded: Encoded, found: Mapping[int, np.ndarray]) -> dict[int, 
         examples_of.setdefault(int(encoded.question[example]), []).append(example)
     return {
         number: Scored(
+            np.array(examples),
             np.stack([found[example] for example in examples]).astype(np.float64),
             np.array([encoded.targets[example] for example in examples]),
             encoded.weights[examples],
@@ -44,46 +50,95 @@ def by_question(encoded: Encoded, found: Mapping[int, np.ndarray]) -> dict[int, 
     }
 
 
-def temperatures_of(encoded: Encoded, scored: Mapping[int, Scored]) -> dict[str, float]:
+def temperatures_of(encoded: Encoded, scored: Mapping[int, Scored], least: int = LEAST_TO_FIT) -> dict[str, float]:
     """Temperatures by their names in the agent's configuration: for each type ("choice"), and for each bucket of option
-    counts that has answers enough ("choice:3-5")."""
+    counts that has at least `least` answers ("choice:3-5")."""
     out: dict[str, float] = {}
     for kind in QUESTION_TYPES:
         mine = [one for number, one in scored.items() if encoded.prefixes[number].question.type == kind]
-        out[kind] = _fitted(mine, 1.0)
+        out[kind] = _fitted(mine, 1.0, least)
         buckets = [bucket(one.logits.shape[1]) for one in mine]
         for name in dict.fromkeys(buckets):
             some = [one for one, own in zip(mine, buckets, strict=True) if own == name]
-            if _n_answers(some) >= _LEAST_TO_FIT:
-                out[bucket_name(kind, name)] = _fitted(some, out[kind])
+            if _n_answers(some) >= least:
+                out[bucket_name(kind, name)] = _fitted(some, out[kind], least)
     return out
 
 
+def temperature_of(question: Question, temperatures: Mapping[str, float]) -> float:
+    """The one that a question's scores are divided by."""
+    own = bucket_name(question.type, bucket(len(question.options)))
+    return temperatures.get(own, temperatures[question.type])
+
+
+def judge(
+    encoded: Encoded, scored: Mapping[int, Scored], half: np.ndarray
+) -> tuple[dict[str, float], dict[str, QuestionReport]]:
+    """The temperatures that suit all answers, and what is reported of each question.
+
+    What is reported of one half of the states is judged with temperatures that were fitted to the other half.
+
+    Args:
+        half: bool [n_states], two parts of them.
+    """
+    temperatures = temperatures_of(encoded, scored)
+    is_second = {number: half[encoded.state[one.examples]] for number, one in scored.items()}
+    by_half = [
+        temperatures_of(
+            encoded, {n: one.some(is_second[n] == (part == 0)) for n, one in scored.items()}, LEAST_TO_FIT // 2
+        )
+        for part in range(2)
+    ]
+    applied = {}
+    for number in scored:
+        question = encoded.prefixes[number].question
+        first, second = (temperature_of(question, own) for own in by_half)
+        applied[number] = np.where(is_second[number], second, first)[:, None]
+    return temperatures, reports_of(encoded, scored, temperatures, applied)
+
+
 def reports_of(
-    encoded: Encoded, scored: Mapping[int, Scored], temperatures: Mapping[str, float]
+    encoded: Encoded,
+    scored: Mapping[int, Scored],
+    temperatures: Mapping[str, float],
+    applied: Mapping[int, np.ndarray] | None = None,
 ) -> dict[str, QuestionReport]:
-    """Every question's numbers by its id; a number is added where several questions have the same id."""
+    """Every question's numbers by its id; a number is added where several questions have the same id.
+
+    Args:
+        temperatures: of the model.
+        applied: by question, the temperature [n, 1] that each answer is judged with; default the model's.
+    """
+    names = names_of(encoded)
     reports: dict[str, QuestionReport] = {}
     for number, one in scored.items():
         question = encoded.prefixes[number].question
-        n_options = len(question.options)
-        own = bucket_name(question.type, bucket(n_options))
-        temperature = temperatures.get(own, temperatures[question.type])
-        numbers = measure(question.type, *one, temperature)
-        name = str(question.id)
-        if name in reports:
-            name = f"{name} ({number})"
-        reports[name] = QuestionReport(question.type, n_options, len(one.logits), temperature, **numbers)
+        temperature = temperature_of(question, temperatures)
+        numbers = measure(
+            question.type, one.logits, one.targets, one.weights, temperature if applied is None else applied[number]
+        )
+        reports[names[number]] = QuestionReport(
+            question.type, len(question.options), len(one.logits), temperature, **numbers
+        )
     return reports
+
+
+def names_of(encoded: Encoded) -> list[str]:
+    """What a report calls each question: its id, and a number where another one has the same."""
+    names: list[str] = []
+    for number, prefix in enumerate(encoded.prefixes):
+        name = str(prefix.question.id)
+        names.append(f"{name} ({number})" if name in names else name)
+    return names
 
 
 def _n_answers(scored: Iterable[Scored]) -> int:
     return sum(len(one.logits) for one in scored)
 
 
-def _fitted(scored: list[Scored], default: float) -> float:
+def _fitted(scored: list[Scored], default: float, least: int) -> float:
     """One temperature for several questions, which may differ in their number of options."""
-    if _n_answers(scored) < _LEAST_TO_FIT:
+    if _n_answers(scored) < least:
         return default
     widest = max(one.logits.shape[1] for one in scored)
 

@@ -16,8 +16,10 @@ from .variants import AUGMENTATIONS
 from .vocabulary import LEAST_SIZE
 
 _BATCH_SIZE = 128
-# Where the number of epochs is not given: as many as make this many examples, within limits.
-_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 200
+# Where the number of epochs is not given: as many as make this many examples, within limits; more where there are so
+# few examples that this would be fewer updates than the least.
+_EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 60
+_LEAST_STEPS, _MOST_EPOCHS_OF_FEW = 600, 200
 # of a model that was trained before
 _INIT_LR = 1e-3
 
@@ -88,7 +90,9 @@ class Options:
     def _epochs_for(self, n: int) -> float:
         if self.epochs is not None:
             return self.epochs
-        return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
+        epochs = min(_MOST_EPOCHS, max(_LEAST_EPOCHS, round(_EXAMPLES / n)))
+        of_few = min(_MOST_EPOCHS_OF_FEW, math.ceil(_LEAST_STEPS * self.batch_size_for(n) / n))
+        return max(epochs, of_few)
 
     @property
     def highest_lr(self) -> float:

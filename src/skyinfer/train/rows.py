@@ -100,6 +100,7 @@ class Dataset:
         states, questions: in the order of their first row.
         places: of the first row that asks each question.
         n_rows: that were read.
+        contradictions: by (state, question) the place of the first row whose label is another than an earlier row's.
     """
 
     def __init__(self, source: str) -> None:
@@ -108,6 +109,7 @@ class Dataset:
         self.questions: list[Question] = []
         self.places: list[str] = []
         self.n_rows = 0
+        self.contradictions: dict[tuple[int, int], str] = {}
         self._state_numbers: dict[tuple[str, bool], int] = {}
         self._question_numbers: dict[Any, int] = {}
         self._sets: dict[Any, list[int]] = {}
@@ -167,7 +169,7 @@ class Dataset:
         if number == len(self.states):
             self.states.append(state)
         for which, target in found:
-            self._merge((number, which), target, weight)
+            self._merge((number, which), target, weight, place)
         return number, found, weight
 
     def _questions_of(self, place: str, questions: Any) -> list[int]:
@@ -212,12 +214,14 @@ class Dataset:
             self.places.append(place)
         return number
 
-    def _merge(self, pair: tuple[int, int], target: tuple[float, ...], weight: float) -> None:
+    def _merge(self, pair: tuple[int, int], target: tuple[float, ...], weight: float, place: str) -> None:
         known = self._targets.get(pair)
         if known is not None:
             before, weight_before = known
             weight_after = weight_before + weight
             if target != before:
+                if max(target) == 1.0 and (max(before) == 1.0 or pair in self.contradictions):
+                    self.contradictions.setdefault(pair, place)
                 target = tuple(
                     (p * weight_before + q * weight) / weight_after for p, q in zip(before, target, strict=True)
                 )

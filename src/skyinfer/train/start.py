@@ -149,8 +149,10 @@ def _texts(dataset: Dataset, template: PromptTemplate, augmentation: tuple[str, 
             counts[example.question] += 1
     given = [dataset.states[i] for i in chosen]
     texts = [state.text for state in given]
-    if set(augmentation) - {"options"}:
-        texts += [varied(state, augmentation, draw_of(state, 0, seed)) for state in given]
+    # further keys are letters by chance, and no words to learn
+    kinds = set(augmentation) - {"options", "extra"}
+    if kinds:
+        texts += [varied(state, kinds, draw_of(state, 0, seed)) for state in given]
     states = (template.state(text) for text in texts)
     # a question that no state of the sample is asked about is there, too
     asked_texts = (text for texts, n in zip(asked, counts, strict=True) for _ in range(max(1, n)) for text in texts)

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,15 @@ from ..errors import FormatError, SkyinferError
 from ..files.paths import checked_path
 from ..runtime.cpus import available_cpus
 from ..schema import QUESTION_TYPES
+from .cautions import about_answers, about_rows, about_trials
 from .directory import alone_in, snapshot_of
-from .encoding import Encoded, builder_of, encode, example_weights, held_out_states
-from .judging import by_question, reports_of, temperatures_of
+from .encoding import Drawn, Encoded, builder_of, encode, example_weights, halves, held_out_states
+from .judging import by_question, judge, reports_of
 from .options import Options, UnfinishedError, augmentations, check_whole
-from .report import PLOT_NAME, REPORT_NAME, QuestionReport, Report, plot_reliability
+from .report import PLOT_NAME, REPORT_NAME, Evaluation, QuestionReport, Report, Trial, plot_reliability
 from .rows import Dataset, gather, read_rows
-from .variants import applicable, draw_of, varied
+from .trials import Score, Teacher, Trials
+from .variants import applicable, canonical, draw_of, varied
 from .writing import (
     AGENT,
     ENCODER,
@@ -82,6 +85,7 @@ def train_rows(
     threads: int | None = None,
     init: str | os.PathLike[str] | None = None,
     augment: bool | str | Iterable[str] = True,
+    evaluate: str | os.PathLike[str] | Iterable[Any] | None = None,
     resume: bool = True,
     force: bool = False,
     progress: ProgressCall | None = None,
@@ -95,7 +99,8 @@ def train_rows(
         size: a name of `SIZES`. Not used with `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
-        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 200.
+        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 60,
+            and more where these are few.
         batch_size: examples (one question about one state) in an update. Default 128, less for few examples.
         lr: highest learning rate.
         held_out: fraction of the states that is kept back for temperatures and report. Default a tenth, at most 10,000
@@ -104,8 +109,9 @@ def train_rows(
         threads: default the CPUs that the process may use.
         init: a checkpoint directory to start from: its weights, sizes and tokenizer.
         augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
-            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0) and "spaces"
-            (in string states); True for all, False for none.
+            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0), "spaces" (in
+            string states) and "extra" (a key that means nothing); True for all, False for none.
+        evaluate: rows of one's own, as `rows`; the report tells what the model answers to them.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
         progress: called with what is being done, steps done, and steps in all.
@@ -131,11 +137,18 @@ def train_rows(
     with alone_in(place_of):
         # again: one that has ended in between has left a checkpoint
         check_place(place_of, force=force)
-        if isinstance(rows, (str, os.PathLike)):
-            dataset = gather(read_rows(rows), os.fspath(rows))
-        else:
-            dataset = gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), "rows")
-        return _Training(dataset, place_of, options, threads, progress or (lambda *_: None)).run(resume, force)
+        training = _Training(
+            _dataset_of(rows, "rows"), place_of, options, threads, progress or (lambda *_: None),
+            None if evaluate is None else _dataset_of(evaluate, "rows to evaluate"),
+            rows.teacher if isinstance(rows, _Taught) else None,
+        )  # fmt: skip
+        return training.run(resume, force)
+
+
+def _dataset_of(rows: str | os.PathLike[str] | Iterable[Any], name: str) -> Dataset:
+    if isinstance(rows, (str, os.PathLike)):
+        return gather(read_rows(rows), os.fspath(rows))
+    return gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), name)
 
 
 def train(
@@ -156,6 +169,7 @@ def train(
     threads: int | None = None,
     init: str | os.PathLike[str] | None = None,
     augment: bool | str | Iterable[str] = True,
+    evaluate: str | os.PathLike[str] | Iterable[Any] | None = None,
     resume: bool = True,
     force: bool = False,
     progress: ProgressCall | None = None,
@@ -170,7 +184,8 @@ def train(
         size: a name of `SIZES`. Not used with `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
-        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 200.
+        epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 60,
+            and more where these are few.
         batch_size: examples (one question about one state) in an update. Default 128, less for few examples.
         lr: highest learning rate.
         held_out: fraction of the states that is kept back for temperatures and report. Default a tenth, at most 10,000
@@ -179,8 +194,9 @@ def train(
         threads: default the CPUs that the process may use.
         init: a checkpoint directory to start from: its weights, sizes and tokenizer.
         augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
-            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0) and "spaces"
-            (in string states); True for all, False for none.
+            "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0), "spaces" (in
+            string states) and "extra" (a key that means nothing); True for all, False for none.
+        evaluate: rows of one's own, as `rows`; the report tells what the model answers to them.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
         progress: called with what is being done, steps done, and steps in all.
@@ -190,7 +206,7 @@ def train(
         As `train_rows`, and whatever the teacher raises.
     """
     return train_rows(
-        ({"state": state, "questions": questions, "answers": teacher(state)} for state in states),
+        _Taught(teacher, questions, states),
         out,
         size=size,
         vocab_size=vocab_size,
@@ -204,18 +220,44 @@ def train(
         threads=threads,
         init=init,
         augment=augment,
+        evaluate=evaluate,
         resume=resume,
         force=force,
         progress=progress,
     )
 
 
+@dataclass(frozen=True)
+class _Taught:
+    """Rows that a teacher answers. It is asked again when the model is tried on states that it was not trained on."""
+
+    teacher: Callable[[Any], Mapping[Any, Any]]
+    questions: Questions
+    states: Iterable[Any]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for state in self.states:
+            yield {"state": state, "questions": self.questions, "answers": self.teacher(state)}
+
+
 class _Training:
-    def __init__(self, dataset: Dataset, out: Path, options: Options, threads: int, progress: ProgressCall) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        out: Path,
+        options: Options,
+        threads: int,
+        progress: ProgressCall,
+        evaluate: Dataset | None,
+        teacher: Teacher | None,
+    ) -> None:
         self.dataset, self.out, self.options = dataset, out, options
         self.threads, self.progress = threads, progress
+        self.evaluate, self.teacher = evaluate, teacher
         self.staged = out / SCRATCH / "checkpoint"
         self.augmentation = applicable(options.augment, dataset)
+        # states that say the same are held out together
+        self.texts = [canonical(state) for state in dataset.states]
         self.warnings: list[str] = []
 
     def run(self, resume: bool, force: bool) -> Report:
@@ -227,7 +269,8 @@ class _Training:
         start = self._start()
         builder, pad = builder_of(self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len)
         encoded = encode(self.dataset, builder, pad, start.max_len, self._views(held_back))
-        self._look_at(encoded)
+        own = None if self.evaluate is None else encode(self.evaluate, builder, pad, start.max_len)
+        self.warnings += about_rows(self.dataset, encoded, self.texts)
         is_held = held_back[encoded.state]
         learned, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
         plan = self._plan(len(learned))
@@ -240,22 +283,33 @@ class _Training:
             # what is measured is what is written
             stored = {name: as_float16(name, values.detach().numpy()) for name, values in network.weights.items()}
             network = Network(start.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
-            scored = by_question(encoded, scores(network, encoded, held, threads))
-            temperatures = temperatures_of(encoded, scored)
-            questions = reports_of(encoded, scored, temperatures)
-            return self._write(start, stored, temperatures, questions, fit, int(held_back.sum()), len(learned))
+
+            def score(some: Encoded, examples: np.ndarray, drawn: Drawn | None = None) -> dict[int, np.ndarray]:
+                return scores(network, some, examples, threads, drawn)
+
+            self.progress("judging", plan.n_steps, plan.n_steps)
+            found = score(encoded, held)
+            temperatures, questions = judge(encoded, by_question(encoded, found), halves(self.texts, self.options.seed))
+            self.warnings += about_answers(questions, temperatures)
+            trials = Trials(self.dataset, encoded, builder, held_back, temperatures, self.options.seed, score)
+            tried = list(trials.run(found, self.teacher)) if len(held) else []
+            self.warnings += about_trials(tried, self.augmentation)
+            evaluation = None if own is None else self._evaluation(own, score, temperatures, held_back)
+            report = self._report(
+                start, fit, int(held_back.sum()), len(learned), temperatures, questions, tried, evaluation
+            )
+            return self._write(start, stored, report)
 
     # ------------------------------------------------------------------------------------ beginning
 
     def _split(self) -> np.ndarray:
         """bool [n_states]: which states are held out."""
-        n = len(self.dataset.states)
-        if n == 1 and self.options.held_out != 0:
+        if len(set(self.texts)) == 1 and self.options.held_out != 0:
             raise SkyinferError(
                 f"{self.dataset.source}: all rows are about one state; two are needed, one to learn from and one to "
                 f"hold out (held_out=0 learns from all, and fits no temperature)"
             )
-        return held_out_states(self.dataset, self.options.held_out, self.options.seed)
+        return held_out_states(self.texts, self.options.held_out, self.options.seed)
 
     def _start(self) -> Start:
         if self.options.init is not None:
@@ -278,24 +332,6 @@ class _Training:
             return [varied(states[number], kinds, draw_of(states[number], i, options.seed)) for i in range(n_views)]
 
         return texts
-
-    def _look_at(self, encoded: Encoded) -> None:
-        """Note what the rows make a model learn that nobody may have wanted."""
-        if encoded.n_cut:
-            self.warnings.append(f"{encoded.n_cut} states are longer than the model reads, and were cut; see max_len")
-        said: list[set[tuple[float, ...]]] = [set() for _ in encoded.prefixes]
-        for number, target in zip(encoded.question.tolist(), encoded.targets, strict=True):
-            if len(said[number]) < 2:
-                said[number].add(target)
-        for prefix, targets in zip(encoded.prefixes, said, strict=True):
-            which = prefix.question.id
-            if len(targets) == 1:
-                self.warnings.append(f"question {which!r}: every answer is the same; nothing else can be learned")
-            if prefix.options_distinct < len(prefix.question.options):
-                self.warnings.append(
-                    f"question {which!r}: options were cut until {len(prefix.question.options)} became "
-                    f"{prefix.options_distinct} different ones; see head_max_len"
-                )
 
     def _plan(self, n: int) -> Plan:
         options = self.options
@@ -344,30 +380,36 @@ class _Training:
 
     # --------------------------------------------------------------------------------------- ending
 
-    def _write(
+    def _evaluation(
+        self, encoded: Encoded, score: Score, temperatures: Mapping[str, float], held_back: np.ndarray
+    ) -> Evaluation:
+        """The answers to rows of the user's own."""
+        dataset = self.evaluate
+        assert dataset is not None
+        learned = {text for text, is_held in zip(self.texts, held_back.tolist(), strict=True) if not is_held}
+        scored = by_question(encoded, score(encoded, np.arange(len(encoded.state)), None))
+        questions = reports_of(encoded, scored, temperatures)
+        self.warnings += about_answers(questions, {}, of=dataset.source)
+        known = sum(canonical(state) in learned for state in dataset.states)
+        return Evaluation(dataset.source, dataset.n_rows, len(dataset.states), known, questions)
+
+    def _report(
         self,
         start: Start,
-        stored: dict[str, np.ndarray],
-        temperatures: dict[str, float],
-        questions: dict[str, QuestionReport],
         fit: Fit,
         n_held_back: int,
         n_learned: int,
+        temperatures: dict[str, float],
+        questions: dict[str, QuestionReport],
+        trials: list[Trial],
+        evaluation: Evaluation | None,
     ) -> Report:
-        agent = {key: value for key, value in start.agent.items() if key != TRAINING} | {
-            "max_len": start.max_len,
-            "head_max_len": start.head_max_len,
-            "temperature": [temperatures[kind] for kind in QUESTION_TYPES],
-            "temperature_by_options": {name: value for name, value in temperatures.items() if ":" in name},
-        }
-        if self.augmentation:
-            agent[TRAINING] = {"augmentation": list(self.augmentation)}
         losses = fit.standing.losses or [math.nan]
         last = losses[-min(100, max(1, len(losses) // 10)) :]
-        report = Report(
+        return Report(
             path=str(self.out),
             size=self.options.size if self.options.init is None else None,
-            parameters=sum(values.size for values in stored.values()),
+            parameters=sum(values.numel() for values in fit.network.weights.values()),
             vocab_size=start.shape.vocab_size,
             seed=self.options.seed,
             rows=self.dataset.n_rows,
@@ -383,15 +425,28 @@ class _Training:
             augmentation=list(self.augmentation),
             temperatures=temperatures,
             questions=questions,
+            trials=trials,
+            evaluation=evaluation,
             warnings=self.warnings,
         )
+
+    def _write(self, start: Start, stored: dict[str, np.ndarray], report: Report) -> Report:
+        temperatures = report.temperatures
+        agent = {key: value for key, value in start.agent.items() if key != TRAINING} | {
+            "max_len": start.max_len,
+            "head_max_len": start.head_max_len,
+            "temperature": [temperatures[kind] for kind in QUESTION_TYPES],
+            "temperature_by_options": {name: value for name, value in temperatures.items() if ":" in name},
+        }
+        if self.augmentation:
+            agent[TRAINING] = {"augmentation": list(self.augmentation)}
         write_json(self.staged / ENCODER / "config.json", start.encoder)
         write_weights(self.staged / WEIGHTS, stored | start.unused)
-        (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
         try:
             plot_reliability(report, self.staged / PLOT_NAME)
         except Exception as error:  # of another package, and no reason to lose what was trained
             report.warnings.append(f"the reliability plot could not be drawn: {error}")
+        (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
         write_json(self.staged / AGENT, agent)
         place(self.staged, self.out)
         snapshot_of(self.out).unlink(missing_ok=True)

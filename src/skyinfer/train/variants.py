@@ -2,8 +2,8 @@
 written, and what a report tries afterwards.
 
 Of a state that was no string the order of its objects' keys and the spelling of its numbers are varied (57 and 57.0
-are one number), of a string its white space. Options are varied in batches.py, as tokens. A variant depends on the
-text, its number and the seed alone.
+are one number), and it may get a key more; of a string its white space. Options are varied in batches.py, as tokens. A
+variant depends on the text, its number and the seed alone.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import json
 import math
 import random
 import re
+import string
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..schema import render_state
 from .rows import Dataset, State
 
-AUGMENTATIONS = ("options", "keys", "numbers", "spaces")
+AUGMENTATIONS = ("options", "keys", "numbers", "spaces", "extra")
 
 # Above this a float does not hold every whole number.
 _EXACT = 1 << 53
@@ -27,6 +28,8 @@ _EXACT = 1 << 53
 _KEPT_ORDER, _NO_NUMBER, _ALL_NUMBERS, _EACH_NUMBER = 0.2, 0.5, 0.25, 0.3
 # of the gaps between words
 _WIDER_GAPS = 0.1
+# of the variants that get a key which means nothing
+_EXTRA_KEY = 0.2
 
 
 def applicable(kinds: Iterable[str], dataset: Dataset) -> tuple[str, ...]:
@@ -35,7 +38,10 @@ def applicable(kinds: Iterable[str], dataset: Dataset) -> tuple[str, ...]:
     some_json, some_text = any(state.is_json for state in states), any(not state.is_json for state in states)
     some_choice = any(question.type == "choice" and len(question.options) > 1 for question in dataset.questions)
     spaces = some_text and are_spaces_free(states)
-    has = {"options": some_choice, "keys": some_json, "numbers": some_json, "spaces": spaces}
+    # where states have different keys, a key may be what is asked about
+    key_sets = {tuple(sorted(value)) if isinstance(value, dict) else None for value in map(value_of, states)}
+    fixed = len(key_sets) == 1 and None not in key_sets
+    has = {"options": some_choice, "keys": some_json, "numbers": some_json, "spaces": spaces, "extra": fixed}
     return tuple(kind for kind in kinds if has[kind])
 
 
@@ -45,6 +51,8 @@ def varied(state: State, kinds: Iterable[str], draw: random.Random) -> str:
     if not state.is_json:
         return _spaced(state.text, draw) if "spaces" in kinds else state.text
     value = value_of(state)
+    if "extra" in kinds and draw.random() < _EXTRA_KEY:
+        value = with_extra_key(value, draw)
     if "keys" in kinds and draw.random() >= _KEPT_ORDER:
         value = shuffled(value, draw)
     if "numbers" in kinds:
@@ -100,6 +108,22 @@ def shuffled(value: Any, draw: random.Random) -> Any:
         draw.shuffle(items)
         return dict(items)
     return [shuffled(item, draw) for item in value] if isinstance(value, list) else value
+
+
+def with_extra_key(value: Any, draw: random.Random) -> Any:
+    """An object with one key more, of random letters, at its end; its value is a number, a word or a truth value."""
+    if not isinstance(value, dict):
+        return value
+
+    def word() -> str:
+        return "".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 8)))
+
+    key = word()
+    if key in value:
+        return value
+    kind = draw.randrange(4)
+    extra: Any = word() if kind == 0 else draw.random() < 0.5 if kind == 1 else draw.randrange(10 ** draw.randint(1, 3))
+    return value | {key: extra}
 
 
 def respelt(value: Any, chosen: Callable[[], bool] = lambda: True) -> Any:
