@@ -52,14 +52,10 @@ def some_states(n: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def show(what: str, done: int, total: int) -> None:
-    print(f"\r{100 * done // total:3d} %  {what}  ", end="", file=sys.stderr, flush=True)
-
-
 def main() -> None:
     out = sys.argv[1] if len(sys.argv) > 1 else "traffic-light"
     known = some_states(12_000, seed=1)
-    report = train(rules, QUESTIONS, known, out, progress=show, resume=True)
+    report = train(rules, QUESTIONS, known, out)
     print(f"\n{report}\n")
 
     model = skyinfer.load(out)

@@ -39,7 +39,7 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plot takes longer than the trainings of tests."""
     from skyinfer.train import training
 
-    monkeypatch.setattr(training, "plot_reliability", lambda *_: False)
+    monkeypatch.setattr(training, "plot", lambda *_: None)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
     out = tmp_path_factory.mktemp("trained") / "model"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "plot_reliability", lambda *_: False)
+        patch.setattr(training, "plot", lambda *_: None)
         return out, train_rows(ROWS, out, **QUICK, held_out=0.4, threads=2)
 
 

@@ -104,6 +104,8 @@ def test_what_is_to_be_installed_can_be(file: str) -> None:
     asked = re.findall(r"pip install (?:-\S+ )*'?([^\s`']+)", (ROOT / file).read_text("utf-8"))
     assert asked
     for what in asked:
+        if what == "torch":  # it is on one
+            continue
         found = re.fullmatch(r"\.(?:\[(.*)\])?|skyinfer-.*\.whl\[(.*)\]", what)
         assert found, what
         assert set((found[1] or found[2] or "serve").split(",")) <= extras

@@ -45,7 +45,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         from skyinfer.train import training
 
-        patch.setattr(training, "plot_reliability", lambda *_: False)
+        patch.setattr(training, "plot", lambda *_: None)
         return train(rule, QUESTIONS, some_states(500, 1), out, **FAST, augment=False)
 
 

@@ -13,6 +13,8 @@ import math
 import pydoc
 import re
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,12 @@ from trainings import QUESTIONS, QUICK, ROWS, STATES, contents, teacher
 
 import skyinfer
 from skyinfer.command.main import main
-from skyinfer.errors import FormatError
+from skyinfer.errors import FormatError, SkyinferError
 from skyinfer.schema import QUESTION_TYPES
-from skyinfer.train import RowsError, options, train, train_rows
+from skyinfer.train import RowsError, train, train_rows, training
 from skyinfer.train.fitting import batch_of
 from skyinfer.train.options import OptionError
-from skyinfer.train.report import plot_reliability
+from skyinfer.train.reliability_plot import plot
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -78,9 +80,10 @@ def test_the_report_tells_what_the_model_answers(trained: tuple[Path, Any]) -> N
     # the held-out states are those of which the loss is the one that is told
     from skyinfer.train.encoding import held_out_states
     from skyinfer.train.rows import gather
+    from skyinfer.train.variants import canonical
 
     dataset = gather((("", row) for row in ROWS), "")
-    held = np.flatnonzero(held_out_states(dataset, 0.4, 0))
+    held = np.flatnonzero(held_out_states([canonical(state) for state in dataset.states], 0.4, 0))
     model = skyinfer.load(out)
     loss = 0.0
     for number in held:
@@ -91,11 +94,10 @@ def test_the_report_tells_what_the_model_answers(trained: tuple[Path, Any]) -> N
 
 
 def test_a_rule_is_learned(tmp_path: Path) -> None:
-    report = train(
-        teacher, QUESTIONS, STATES, tmp_path / "model", epochs=60, batch_size=16, vocab_size=300, held_out=0.25
-    )
+    states = [state | {"n": n} for state in STATES if state["n"] == 0 for n in range(40)]
+    report = train(teacher, QUESTIONS, states, tmp_path / "model", epochs=25, batch_size=24, vocab_size=300)
     for q in report.questions.values():
-        assert q.accuracy == 1.0
+        assert q.accuracy >= 0.95
     # 0.9 and 0.2 were said to be the probabilities
     model = skyinfer.load(tmp_path / "model")
     unseen: Any = model.decide({"light": "red", "car": 1, "n": 20}, QUESTIONS)["answers"]
@@ -127,13 +129,13 @@ def gguf_metadata(file: Path) -> dict[str, Any]:
 def test_what_was_varied_is_noted_and_can_be_switched_off(trained: tuple[Path, Any], tmp_path: Path) -> None:
     """In the report, in the checkpoint, and in the GGUF file that is made of it; None of it where nothing was."""
     out, report = trained
-    kinds = ["options", "keys", "numbers"]  # there is no string among the states
+    kinds = ["options", "keys", "numbers", "extra"]  # there is no string among the states
     assert report.augmentation == kinds
-    assert "varied: options, keys, numbers" in report.as_text()
+    assert "varied: options, keys, numbers, extra" in report.as_text()
     agent = json.loads((out / "rl_agent_config.json").read_text("utf-8"))
     assert agent["training"] == {"augmentation": kinds}
     file = skyinfer.convert(out, tmp_path / "varied.gguf")
-    assert gguf_metadata(file)["skyinfer.training.augmentation"] == "options, keys, numbers"
+    assert gguf_metadata(file)["skyinfer.training.augmentation"] == "options, keys, numbers, extra"
 
     some = train_rows(ROWS, tmp_path / "some", **QUICK, augment="numbers,spaces")
     assert some.augmentation == ["numbers"]
@@ -242,6 +244,8 @@ def test_both_ways_to_train_show_the_same_options() -> None:
         }
         for function in (train, train_rows)
     }
+    # what `train` is given in any case
+    del shown[train_rows]["questions"]
     assert shown[train] == shown[train_rows]
     assert {"size", "epochs", "progress"} <= shown[train].keys()
     for function, named in shown.items():
@@ -262,25 +266,71 @@ def test_a_teachers_bad_answers_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_the_plot(tmp_path: Path, trained: tuple[Path, Any]) -> None:
+    """Drawn again later, of a report, its file or its directory."""
     pytest.importorskip("matplotlib")
-    path = tmp_path / "reliability.png"
-    assert plot_reliability(trained[1], path)
+    path = plot(trained[1], tmp_path / "reliability.png")
     assert path.read_bytes().startswith(b"\x89PNG")
-    plot_reliability(trained[1], tmp_path / "again.png")
-    assert (tmp_path / "again.png").read_bytes() == path.read_bytes()
+    shutil.copy(trained[0] / "training_report.json", tmp_path)
+    before = path.read_bytes()
+    path.unlink()
+    assert plot(tmp_path) == path
+    assert path.read_bytes() == before
+    assert plot(tmp_path / "training_report.json", tmp_path / "other").read_bytes() == before
     (question, *_) = trained[1].questions.values()
     odd = dataclasses.replace(trained[1], questions={"cost $a_$ in $\\b$": question, "\x1b[2J": question})
-    assert plot_reliability(odd, tmp_path / "odd.png")
+    assert plot(odd, tmp_path / "odd.png").exists()
+    with pytest.raises(SkyinferError, match="nothing was held out"):
+        plot(dataclasses.replace(odd, questions={}), tmp_path / "none.png")
 
 
-def test_the_documented_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_draws_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.undo()
+    train_rows(ROWS, tmp_path / "model", **QUICK | {"epochs": 0.1})
+    assert (tmp_path / "model" / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_training_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "plot", plot)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    report = train_rows(ROWS, tmp_path / "model", **QUICK | {"epochs": 0.1})
+    assert any("plots need matplotlib: pip install matplotlib" in warning for warning in report.warnings)
+    assert skyinfer.load(tmp_path / "model")
+
+
+def test_the_guides_first_example_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Word for word, with the accuracy and in the time that a reader expects; of two cores each computes a part."""
+    monkeypatch.chdir(tmp_path)
+    first, _ = documented_python()
+    names: dict[str, Any] = {}
+    before = time.process_time()
+    exec(compile(first, "training.md", "exec"), names)
+    assert time.process_time() - before < 60
+    assert names["report"].questions["alarm"].accuracy >= 0.95
+    for change in names["report"].trials:
+        if change.change != "numbers beyond":
+            assert change.accuracy >= 0.95, change
+    model = names["model"]
+    for state, alarm in (({"smoke": 85, "heat": 10}, True), ({"heat": 15.0, "smoke": 20}, False)):
+        assert (model.decide(state, names["questions"])["answers"]["alarm"]["noul"] > 0.5) is alarm
+    said = capsys.readouterr().out
+    assert "alarm: keys shuffled" in said
+
+
+def test_the_rest_of_the_documented_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
-    monkeypatch.setattr(options, "_EXAMPLES", 1)
-    monkeypatch.setattr(options, "_LEAST_EPOCHS", 0.1)
-    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "training.md").read_text("utf-8"), re.M | re.S)
-    exec(compile(code.replace("epochs=20", "epochs=0.1"), "training.md", "exec"), {})
-    assert skyinfer.load("even-model").config.d_model == skyinfer.load("my-model").config.d_model == 64
+    _, second = documented_python()
+    exec(compile(second.replace("epochs=20", "epochs=0.1"), "training.md", "exec"), {})
+    assert skyinfer.load("my-model").config.d_model == 64
+    assert Path("calibration.png").exists()
+
+
+def documented_python() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "training.md").read_text("utf-8"), re.M | re.S)
 
 
 # ---------------------------------------------------------------------------------- going on from another

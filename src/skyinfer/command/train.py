@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import Any
 
-from ..errors import SkyinferError
-from ..terminal import Progress, put_json, put_line, say
+from ..errors import RequestError, SkyinferError
+from ..terminal import put_json, put_line, say
+from .request_file import read_request
 from .signals import Terminated, termination_raised
 
 SUMMARY = "Train a model on rows of states, questions and answers."
@@ -18,7 +19,12 @@ _OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("rows", metavar="ROWS.jsonl", help="an object a line: state, questions, answers; perhaps weight")
+    add(
+        "rows",
+        metavar="ROWS",
+        help="a file of JSON Lines, an object a line: state, questions, answers; or a .csv table",
+    )
+    add("-q", "--questions", metavar="FILE", help="JSON: the questions of rows that have none of their own")
     add("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
     add("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
     add("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
@@ -48,17 +54,19 @@ def run(arguments: argparse.Namespace) -> None:
     from ..train.rows import RowsError
 
     try:
-        from ..train.directory import SnapshotError, snapshot_of
+        from ..train.directory import SnapshotError
         from ..train.options import OptionError, UnfinishedError
         from ..train.training import train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
-    with termination_raised(), Progress(sys.stderr) as progress:
+    unfinished = _time_of(arguments.out)
+    questions = None if arguments.questions is None else _questions(arguments.questions)
+    with termination_raised():
         try:
             report = train_rows(
                 arguments.rows,
                 arguments.out,
-                progress=progress.show_steps,
+                questions=questions,
                 **{name: getattr(arguments, name) for name in _OPTIONS},
             )
         except RowsError as error:
@@ -79,10 +87,36 @@ def run(arguments: argparse.Namespace) -> None:
         except FloatingPointError as error:
             raise SkyinferError(str(error)) from error
         except (KeyboardInterrupt, Terminated):
-            if snapshot_of(arguments.out).exists():
+            # one that --force was about to replace is of another training
+            now = _time_of(arguments.out)
+            if now is not None and not (arguments.force and now == unfinished):
                 say("interrupted; --resume goes on from here")
             raise
     if arguments.json:
         put_json(report.as_dict())
     else:
         put_line(report.as_text())
+
+
+def _time_of(out: str) -> int | None:
+    """When the snapshot of the unfinished training in `out` was written."""
+    from ..train.directory import snapshot_of
+
+    try:
+        return snapshot_of(out).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def _questions(path: str) -> dict[Any, Any]:
+    """The questions of a file: an object by id, or a request that holds one."""
+    from ..schema import parse_questions
+
+    try:
+        content = read_request(path)
+        is_request = isinstance(content, dict) and isinstance(content.get("questions"), dict)
+        questions: dict[Any, Any] = content["questions"] if is_request else content
+        parse_questions(questions)
+    except RequestError as error:
+        raise SkyinferError(f"{path}: {error}") from error
+    return questions

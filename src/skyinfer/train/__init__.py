@@ -15,16 +15,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .report import QuestionReport, Report
+    from .reliability_plot import plot
+    from .report import Evaluation, QuestionReport, Report, Trial
     from .rows import RowsError
     from .sizes import SIZES, Size
     from .training import train, train_rows
 
-__all__ = ["SIZES", "QuestionReport", "Report", "RowsError", "Size", "train", "train_rows"]
+__all__ = [
+    "SIZES", "Evaluation", "QuestionReport", "Report", "RowsError", "Size", "Trial", "plot", "train", "train_rows",
+]  # fmt: skip
 
 _ROOMS = {
-    "QuestionReport": "report", "Report": "report", "RowsError": "rows", "SIZES": "sizes", "Size": "sizes",
-    "train": "training", "train_rows": "training",
+    "Evaluation": "report", "QuestionReport": "report", "Report": "report", "RowsError": "rows", "SIZES": "sizes",
+    "Size": "sizes", "Trial": "report", "plot": "reliability_plot", "train": "training", "train_rows": "training",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from .sizes import SIZES
 from .variants import AUGMENTATIONS
 from .vocabulary import LEAST_SIZE
 
-_BATCH_SIZE = 128
+_BATCH_SIZE, _LEAST_BATCH = 128, 32
 # Where the number of epochs is not given: as many as make this many examples, within limits; more where there are so
 # few examples that this would be fewer updates than the least.
 _EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 60
@@ -77,7 +77,7 @@ class Options:
 
     def batch_size_for(self, n: int) -> int:
         """Examples of an update, of `n` to learn from."""
-        return self.batch_size or min(_BATCH_SIZE, max(16, 1 << max(0, (n // 16).bit_length() - 1)))
+        return self.batch_size or min(_BATCH_SIZE, max(_LEAST_BATCH, 1 << max(0, (n // 16).bit_length() - 1)))
 
     def steps_for(self, n: int) -> int:
         """Updates for `n` examples to learn from."""

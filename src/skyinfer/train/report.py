@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError
@@ -238,45 +237,3 @@ def _trial_table(trials: Sequence[Trial]) -> list[str]:
         for name, one in zip(names, trials, strict=True)
     ]
     return lines
-
-
-# Questions with most answers that are drawn; each takes a tenth of a second.
-_MOST_PLOTS = 30
-
-
-def plot_reliability(report: Report, path: Path) -> bool:
-    """Draw the reliability tables of the questions with most answers.
-
-    False where matplotlib is not installed or there is nothing to draw.
-    """
-    if not report.questions:
-        return False
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    shown = sorted(report.questions.items(), key=lambda item: -item[1].n)[:_MOST_PLOTS]
-    n = len(shown)
-    columns = min(n, 3)
-    rows = -(-n // columns)
-    # no pyplot: nothing of it stays behind in the process of whoever trains
-    figure = Figure(figsize=(3.6 * columns, 3.8 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    for i, (name, q) in enumerate(shown):
-        axes = figure.add_subplot(rows, columns, i + 1)
-        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        largest = max(row.n for row in q.reliability)
-        axes.bar(
-            [row.low for row in q.reliability],
-            [row.n / largest for row in q.reliability],
-            [row.high - row.low for row in q.reliability],
-            align="edge",
-            color="0.92",
-        )
-        axes.plot([row.said for row in q.reliability], [row.found for row in q.reliability], "o-", markersize=4)
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="said", ylabel="found")
-        # a question may be called anything, and a dollar sign begins no formula
-        axes.set_title(f"{printable(str(name))[:60]}: ECE {q.ece:.3f}, n {q.n:,}", fontsize=10, parse_math=False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    return True

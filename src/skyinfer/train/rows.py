@@ -18,6 +18,7 @@ from ..errors import RequestError, SkyinferError, faults_named, warn
 from ..files.paths import byte_order_mark, checked_path, open_regular
 from ..files.streams import read_lines
 from ..schema import Question, ignored_said, parse_questions, render_state
+from .csv_rows import SUFFIXES, read_table
 
 _FIELDS = ("state", "questions", "answers", "weight")
 
@@ -229,22 +230,36 @@ class Dataset:
         self._targets[pair] = target, weight
 
 
-def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
-    """The rows of a file of JSON Lines, each with its place; a `RequestError` in place of a row that is none.
+def read_rows(path: str | os.PathLike[str], questions: Mapping[Any, Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """The rows of a file of JSON Lines, or of CSV where its name ends so, each with its place; a `RequestError` in
+    place of a row that is none.
+
+    `questions`: of rows that have none of their own.
 
     Raises:
-        FormatError: the path is empty, or names a pipe or a device; or a line is longer than 1 GB.
+        FormatError: the path is empty, or names a pipe or a device; or a line is longer than 1 GB; or the columns of a
+            table are not those of rows.
         OSError: the file cannot be read.
     """
     where = checked_path(path)
     with faults_named(path), open_regular(where) as file:
+        if where.suffix.lower() in SUFFIXES:
+            yield from read_table(where, read_lines(file, path), questions)
+            return
         for number, line in enumerate(read_lines(file, path), 1):
             if line.strip():
                 try:
-                    row: Any = _parse_line(line, first=number == 1)
+                    row: Any = with_questions(_parse_line(line, first=number == 1), questions)
                 except RequestError as error:
                     row = error
                 yield f"line {number}", row
+
+
+def with_questions(row: Any, questions: Mapping[Any, Any] | None) -> Any:
+    """A row, with `questions` where it has none."""
+    if questions is None or not isinstance(row, Mapping) or "questions" in row:
+        return row
+    return {**row, "questions": questions}
 
 
 def _parse_line(line: bytes, *, first: bool) -> Any:

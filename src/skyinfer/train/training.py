@@ -28,8 +28,10 @@ from .directory import alone_in, snapshot_of
 from .encoding import Drawn, Encoded, builder_of, encode, example_weights, halves, held_out_states
 from .judging import by_question, judge, reports_of
 from .options import Options, UnfinishedError, augmentations, check_whole
-from .report import PLOT_NAME, REPORT_NAME, Evaluation, QuestionReport, Report, Trial, plot_reliability
-from .rows import Dataset, gather, read_rows
+from .progress import ProgressCall, shown
+from .reliability_plot import plot
+from .report import PLOT_NAME, REPORT_NAME, Evaluation, QuestionReport, Report, Trial
+from .rows import Dataset, gather, read_rows, with_questions
 from .trials import Score, Teacher, Trials
 from .variants import applicable, canonical, draw_of, varied
 from .writing import (
@@ -66,13 +68,12 @@ _WEIGHT_DECAY, _WARMUP = 0.05, 0.05
 # texts that a state is learned by, its own among them
 _MOST_VIEWS = 16
 
-ProgressCall = Callable[[str, int, int], None]
-
 
 def train_rows(
     rows: str | os.PathLike[str] | Iterable[Any],
     out: str | os.PathLike[str],
     *,
+    questions: Questions | None = None,
     size: str = "pico",
     vocab_size: int | None = None,
     max_len: int | None = None,
@@ -88,14 +89,15 @@ def train_rows(
     evaluate: str | os.PathLike[str] | Iterable[Any] | None = None,
     resume: bool = True,
     force: bool = False,
-    progress: ProgressCall | None = None,
+    progress: ProgressCall | bool | None = True,
 ) -> Report:
     """Train a model on rows and write it as a Laya checkpoint directory.
 
     Args:
-        rows: a file of JSON Lines, or the rows themselves: objects with `state`, `questions`, `answers` (to any of the
-            questions: see `rows.target_of`) and perhaps a positive `weight`.
+        rows: a file of JSON Lines or CSV (by its name), or the rows themselves: objects with `state`, `questions`,
+            `answers` (to any of the questions: see `rows.target_of`) and perhaps a positive `weight`.
         out: the directory to write. While training goes on it holds a snapshot to resume from, in `training`.
+        questions: of rows that have none of their own, as in a request.
         size: a name of `SIZES`. Not used with `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
@@ -114,7 +116,8 @@ def train_rows(
         evaluate: rows of one's own, as `rows`; the report tells what the model answers to them.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
-        progress: called with what is being done, steps done, and steps in all.
+        progress: True shows a bar on a terminal, and a line every minute where stderr is none; False shows nothing. Or
+            a function, called with what is being done, steps done, and steps in all.
 
     Raises:
         RowsError: rows are faulty; tells all of them, before anything is trained.
@@ -134,21 +137,23 @@ def train_rows(
     threads = threads or available_cpus()
     place_of = checked_path(out, "a directory")
     check_place(place_of, force=force)
-    with alone_in(place_of):
+    with alone_in(place_of), shown(progress) as call:
         # again: one that has ended in between has left a checkpoint
         check_place(place_of, force=force)
         training = _Training(
-            _dataset_of(rows, "rows"), place_of, options, threads, progress or (lambda *_: None),
-            None if evaluate is None else _dataset_of(evaluate, "rows to evaluate"),
+            _dataset_of(rows, questions, "rows"), place_of, options, threads, call,
+            None if evaluate is None else _dataset_of(evaluate, questions, "rows to evaluate"),
             rows.teacher if isinstance(rows, _Taught) else None,
         )  # fmt: skip
         return training.run(resume, force)
 
 
-def _dataset_of(rows: str | os.PathLike[str] | Iterable[Any], name: str) -> Dataset:
+def _dataset_of(
+    rows: str | os.PathLike[str] | Iterable[Any], questions: Mapping[Any, Any] | None, name: str
+) -> Dataset:
     if isinstance(rows, (str, os.PathLike)):
-        return gather(read_rows(rows), os.fspath(rows))
-    return gather(((f"row {number}", row) for number, row in enumerate(rows, 1)), name)
+        return gather(read_rows(rows, questions), os.fspath(rows))
+    return gather(((f"row {number}", with_questions(row, questions)) for number, row in enumerate(rows, 1)), name)
 
 
 def train(
@@ -172,7 +177,7 @@ def train(
     evaluate: str | os.PathLike[str] | Iterable[Any] | None = None,
     resume: bool = True,
     force: bool = False,
-    progress: ProgressCall | None = None,
+    progress: ProgressCall | bool | None = True,
 ) -> Report:
     """Train a model to answer as a function does.
 
@@ -199,7 +204,8 @@ def train(
         evaluate: rows of one's own, as `rows`; the report tells what the model answers to them.
         resume: go on with an unfinished training of the same rows and options in `out`.
         force: replace a checkpoint in `out`, or an unfinished training of other rows or options.
-        progress: called with what is being done, steps done, and steps in all.
+        progress: True shows a bar on a terminal, and a line every minute where stderr is none; False shows nothing. Or
+            a function, called with what is being done, steps done, and steps in all.
 
     Raises:
         RowsError: the teacher gave answers that are none; tells all of them.
@@ -443,7 +449,8 @@ class _Training:
         write_json(self.staged / ENCODER / "config.json", start.encoder)
         write_weights(self.staged / WEIGHTS, stored | start.unused)
         try:
-            plot_reliability(report, self.staged / PLOT_NAME)
+            if report.questions:
+                plot(report, self.staged / PLOT_NAME)
         except Exception as error:  # of another package, and no reason to lose what was trained
             report.warnings.append(f"the reliability plot could not be drawn: {error}")
         (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
