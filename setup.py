@@ -58,12 +58,11 @@ ISA_ROWS = [
 # travels) and never -ffast-math: csrc/strict_math.h refuses to be compiled so, and the linker's flags keep out the
 # start-up code with which GCC then switches the whole process to flush-to-zero. An instruction-set file keeps out of
 # link-time optimization, which could inline it where the CPU cannot follow. No debug information, five times as large
-# as all the rest, unless it is asked for; names of functions stay, for profilers.
+# as all the rest, and no names but those of the core's entries, unless they are asked for.
 DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
 GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
-GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S"])]
+GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S,-x"])]
 GCC_ISA_FLAGS = ["-fno-lto"]
-GCC_CYTHON_FLAGS = {"skyinfer.core.kernels": ["-Os"]}  # for tests and benchmarks
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
@@ -114,7 +113,8 @@ class BuildCore(build_ext):
             )
         ext.sources = [name for name in ext.sources if name not in plain]
         ext.depends = ext.depends + plain
-        ext.extra_compile_args = flags + ([] if msvc else GCC_CYTHON_FLAGS.get(ext.name, ["-O2"]))
+        of_cython = "-O2" if ext.name == CORE else "-Os"  # a step runs through the border
+        ext.extra_compile_args = flags if msvc else [*flags, of_cython]
         ext.extra_link_args = [] if msvc else GCC_LINK_FLAGS
         ext.extra_objects = objects
         super().build_extension(ext)

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../strict_math.h"
+
 typedef struct {
     char *text;
     size_t n_bytes, length; /* of the buffer; of what would be written, its closing zero not counted */

@@ -5,8 +5,9 @@ which little has to be known. Both are untrusted; what is said about a fault is 
 
 import json
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 
@@ -27,7 +28,7 @@ def trim_memory() -> None:
         give_back_freed_memory()
 
 
-def read_strings(const uint8_t[::1] data not None, Py_ssize_t pos, Py_ssize_t count) -> tuple[list[str], int]:
+def read_strings(data not None, Py_ssize_t pos, Py_ssize_t count) -> tuple[list[str], int]:
     """`count` GGUF strings from `pos` on, and where they end.
 
     Fewer where one runs past the end of the data or is not UTF-8; the place given is then that one's own.
@@ -35,18 +36,27 @@ def read_strings(const uint8_t[::1] data not None, Py_ssize_t pos, Py_ssize_t co
     cdef list found = []
     cdef Py_ssize_t left
     cdef uint64_t size
-    while len(found) < count:
-        left = data.shape[0] - pos - <Py_ssize_t>sizeof(size)
-        if left < 0:
-            break
-        memcpy(&size, &data[pos], sizeof(size))
-        if size > <uint64_t>left:
-            break
-        try:
-            found.append(PyUnicode_DecodeUTF8(<const char *>&data[pos] + sizeof(size), <Py_ssize_t>size, NULL))
-        except UnicodeDecodeError:
-            break
-        pos += <Py_ssize_t>(sizeof(size) + size)
+    cdef const char *string
+    cdef Py_buffer view  # and no typed memoryview, whose support would be half of this module
+    if pos < 0:
+        raise ValueError(f"pos: expected 0 or more, got {pos}")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while len(found) < count:
+            left = view.len - pos - <Py_ssize_t>sizeof(size)
+            if left < 0:
+                break
+            string = <const char *>view.buf + pos
+            memcpy(&size, string, sizeof(size))
+            if size > <uint64_t>left:
+                break
+            try:
+                found.append(PyUnicode_DecodeUTF8(string + sizeof(size), <Py_ssize_t>size, NULL))
+            except UnicodeDecodeError:
+                break
+            pos += <Py_ssize_t>(sizeof(size) + size)
+    finally:
+        PyBuffer_Release(&view)
     return found, pos
 
 
