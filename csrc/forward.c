@@ -43,6 +43,13 @@ static sky_status check_batch(sky_plan *plan, const sky_batch *b)
             if (b->token_ids[i] < 0 || b->token_ids[i] >= plan->model->params.n_vocab)
                 return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: token id %d is not in the vocabulary of %d", s,
                             b->token_ids[i], plan->model->params.n_vocab);
+        if (plan->model->params.option_layout == SKY_OPTIONS_PARALLEL) {
+            const int first = b->marker_offsets[s], n_markers = b->marker_offsets[s + 1] - first;
+            if (!b->prefix_tokens || !sky_in_parallel(b->markers + first, n_markers, b->prefix_tokens[s]))
+                return sky_plan_fail(plan, SKY_ERR_ARGUMENT,
+                                     "sequence %d: expected prefix_tokens and ascending markers in front of its end, as options "
+                                     "in parallel have them", s);
+        }
         for (int i = b->marker_offsets[s]; i < b->marker_offsets[s + 1]; i++)
             if (b->markers[i] < 0 || b->markers[i] >= n_tokens)
                 return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "sequence %d: marker %d lies outside its %d tokens", s, b->markers[i],
@@ -155,6 +162,8 @@ static void attend_heads(void *context, int thread, int begin, int end)
 {
     const attention_step *step = context;
     const int d = step->mixed.cols, d_head = d / step->n_heads;
+    /* the decision head knows no positions, and lets options see each other */
+    const int in_parallel = step->rope && step->plan->model->params.option_layout == SKY_OPTIONS_PARALLEL;
     for (int item = begin; item < end; item++) {
         const int s = item / step->n_heads, col = item % step->n_heads * d_head;
         const int query = step->query_offsets[s], n_queries = step->query_offsets[s + 1] - query;
@@ -170,6 +179,8 @@ static void attend_heads(void *context, int thread, int begin, int end)
             .window = step->window,
             .scale = 1.0f / sqrtf((float)d_head),
             .scratch = step->plan->scratch + (size_t)thread * step->plan->scratch_stride,
+            .position = in_parallel ? step->plan->positions + key : NULL,
+            .option = in_parallel ? step->plan->options + key : NULL,
         };
         step->plan->model->kernels.attention(&a);
     }
@@ -186,6 +197,24 @@ static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const 
 }
 
 /* ---- encoder ---- */
+
+/* Position and option of each token of a sequence of n, whose options lie in parallel: the k-th from markers[k] on. */
+static void lay_out_in_parallel(const int32_t *markers, int n_markers, int prefix_tokens, int n, int32_t *positions,
+                                int32_t *options)
+{
+    int32_t longest = 0;
+    for (int k = 0; k < n_markers; k++) {
+        const int32_t end = k + 1 < n_markers ? markers[k + 1] : prefix_tokens - 1;
+        longest = end - markers[k] > longest ? end - markers[k] : longest;
+    }
+    for (int i = 0, k = -1; i < n; i++) {
+        while (k + 1 < n_markers && i >= markers[k + 1])
+            k++;
+        const int is_shared = k < 0 || i >= prefix_tokens - 1;
+        options[i] = is_shared ? 0 : k + 1;
+        positions[i] = k < 0 ? i : markers[0] + (is_shared ? longest + i - (prefix_tokens - 1) : i - markers[k]);
+    }
+}
 
 /* rows [n, cols] = those of `table` [n_vocab, cols] that the token ids name */
 static void gather_tokens(const float *table, const int32_t *ids, sky_matrix rows)
@@ -318,6 +347,12 @@ static SKY_NOINLINE void compute(sky_plan *plan, const sky_batch *batch, float *
 {
     const int n = batch->token_offsets[batch->n_sequences], n_markers = batch->marker_offsets[batch->n_sequences];
     const sky_model_params *p = &plan->model->params;
+    if (p->option_layout == SKY_OPTIONS_PARALLEL)
+        for (int s = 0; s < batch->n_sequences; s++) {
+            const int first = batch->token_offsets[s], marker = batch->marker_offsets[s];
+            lay_out_in_parallel(batch->markers + marker, batch->marker_offsets[s + 1] - marker, batch->prefix_tokens[s],
+                                batch->token_offsets[s + 1] - first, plan->positions + first, plan->options + first);
+        }
     embed(plan, batch, n);
     for (int i = 0; i < p->n_layers; i++)
         encoder_layer(plan, batch, n, i);

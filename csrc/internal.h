@@ -129,7 +129,9 @@ struct sky_plan {
     sky_matrix ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
     sky_matrix marker_x, marker_normed, marker_q, marker_mixed; /* [n_markers, d] */
     sky_matrix marker_ff; /* [n_markers, max(d_ff, 4 d)] */
-    int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types; /* what sky_run_asks lays out: see sky_batch */
+    int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types, *prefix_tokens; /* what sky_run_asks lays out:
+                                                                                                       see sky_batch */
+    int32_t *positions, *options; /* [n_tokens] of the pass, where options are in parallel: see sky_attention */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
     size_t scratch_stride;
     int most_threads; /* that the next runs may use */
@@ -150,6 +152,15 @@ sky_status sky_plan_fail(sky_plan *plan, sky_status status, const char *format, 
 
 /* sky_run of a batch that is known to be sound and within the plan's limits. */
 sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits);
+
+/* Whether options in parallel can lie so in a sequence: ascending, and in front of the separator that ends the prefix. */
+static inline int sky_in_parallel(const int32_t *markers, int n_markers, int32_t prefix_tokens)
+{
+    for (int k = 0; k < n_markers; k++)
+        if (markers[k] >= (k + 1 < n_markers ? markers[k + 1] : prefix_tokens - 1))
+            return 0;
+    return prefix_tokens > 0;
+}
 
 /* ---- questions (questions.c) ---- */
 

@@ -346,7 +346,8 @@ static sky_status check_params(sky_model *m)
         || !is_limited("n_decision_heads", p->n_decision_heads, 1, p->d_model, fault, sizeof fault)
         || !is_limited("window", p->window, 0, SKY_MAX_WINDOW, fault, sizeof fault)
         || !is_limited("max_positions", p->max_positions, 1, SKY_MAX_POSITIONS, fault, sizeof fault)
-        || !is_limited("activation", (int32_t)p->activation, 0, SKY_N_ACTIVATIONS - 1, fault, sizeof fault))
+        || !is_limited("activation", (int32_t)p->activation, 0, SKY_N_ACTIVATIONS - 1, fault, sizeof fault)
+        || !is_limited("option_layout", (int32_t)p->option_layout, 0, SKY_N_OPTION_LAYOUTS - 1, fault, sizeof fault))
         return fail(m, SKY_ERR_ARGUMENT, "%s", fault);
     if (p->d_model % p->n_heads || p->d_model / p->n_heads % 2)
         return fail(m, SKY_ERR_ARGUMENT, "n_heads: %d does not divide d_model %d into even heads", p->n_heads, p->d_model);

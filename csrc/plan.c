@@ -42,6 +42,10 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->markers = sky_carve_ints(&c, n_markers);
     plan->marker_offsets = sky_carve_ints(&c, (size_t)plan->limits.n_sequences + 1);
     plan->question_types = sky_carve_ints(&c, plan->limits.n_sequences);
+    plan->prefix_tokens = sky_carve_ints(&c, plan->limits.n_sequences);
+    const int in_parallel = p->option_layout == SKY_OPTIONS_PARALLEL;
+    plan->positions = sky_carve_ints(&c, in_parallel ? n : 0);
+    plan->options = sky_carve_ints(&c, in_parallel ? n : 0);
     plan->scratch_stride = (sky_attention_scratch(plan->limits.sequence_tokens, d_head) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;

@@ -37,6 +37,9 @@ static sky_status check_question(sky_questions *q, const sky_model *m, const sky
             return fail(q, SKY_ERR_ARGUMENT, "question %d: token id %d is not in the vocabulary of %d", i, list->token_ids[t],
                         n_vocab);
     const int32_t n_markers = list->marker_offsets[i + 1] - list->marker_offsets[i], n = end - begin < most ? end - begin : most;
+    if (m && m->params.option_layout == SKY_OPTIONS_PARALLEL
+        && !sky_in_parallel(list->markers + list->marker_offsets[i], n_markers, end - begin))
+        return fail(q, SKY_ERR_ARGUMENT, "question %d: expected ascending markers in front of the prefix's last token", i);
     for (int32_t k = 0; k < n_markers; k++) {
         const int32_t marker = list->markers[list->marker_offsets[i] + k];
         if (marker < 0 || marker >= n)
@@ -226,12 +229,14 @@ static sky_batch lay_out_pass(sky_plan *plan, const sky_ask *asks, cursor at, cu
             n_tokens += write_sequence(ask, i, plan->token_ids + n_tokens);
             memcpy(plan->markers + n_markers, q->markers + first, (size_t)count * sizeof(int32_t));
             n_markers += count;
+            plan->prefix_tokens[n] = prefix_tokens(q, i);
             plan->question_types[n++] = q->question_types[i];
             plan->token_offsets[n] = n_tokens;
             plan->marker_offsets[n] = n_markers;
         }
     }
-    return (sky_batch){n, plan->token_ids, plan->token_offsets, plan->markers, plan->marker_offsets, plan->question_types};
+    return (sky_batch){n, plan->token_ids, plan->token_offsets, plan->markers, plan->marker_offsets, plan->question_types,
+                       plan->prefix_tokens};
 }
 
 static sky_status check_asks(sky_plan *plan, const sky_ask *asks, int n_asks)

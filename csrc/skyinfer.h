@@ -53,6 +53,10 @@ typedef enum { SKY_QUESTION_CHOICE = 0, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, S
 
 typedef enum { SKY_ARCH_S1 = 0, SKY_N_ARCHITECTURES } sky_architecture;
 
+/* In parallel all options of a question begin at the same position, none sees another, and the encoder's windows count
+ * positions; what follows them goes on behind the longest. So the order of options does not matter. */
+typedef enum { SKY_OPTIONS_SEQUENTIAL = 0, SKY_OPTIONS_PARALLEL, SKY_N_OPTION_LAYOUTS } sky_option_layout;
+
 typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16 } sky_dtype;
 
 /* ---- instruction sets ------------------------------------------------------------------------------------------ */
@@ -90,6 +94,7 @@ typedef struct {
     float norm_eps;       /* of the encoder's norms; the head's is 1e-5 */
     float rope_base_global, rope_base_local;
     sky_activation activation;
+    sky_option_layout option_layout;
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
     size_t qkv_table_bytes; /* keep layer 0's q, k and v of every token id if they fit in this many bytes; 0: never */
     const char *isa;      /* NULL: the strongest that this CPU runs */
@@ -180,6 +185,8 @@ typedef struct {
     const int32_t *markers;         /* [marker_offsets[n_sequences]]: positions inside their own sequence */
     const int32_t *marker_offsets;  /* [n_sequences + 1]; a sequence may have none */
     const int32_t *question_types;  /* [n_sequences], sky_question_type */
+    const int32_t *prefix_tokens;   /* [n_sequences]: of [CLS] question [SEP] options [SEP], all of them even where the sequence
+                                       is cut. For models whose options are in parallel, with ascending markers; else unused */
 } sky_batch;
 
 /* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by

@@ -105,19 +105,40 @@ def attention(
     v: ArrayLike,
     window: int | None = None,
     q_positions: ArrayLike | None = None,
+    layout: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
 ) -> F64:
     """softmax(q k^T / sqrt(dh)) v for q [m, heads, dh], k and v [n, heads, dh]: [m, heads * dh].
 
     With a window, a query at position p sees the keys at |p - position| <= window only;
-    `q_positions` [m] says where the queries stand (default 0 .. m-1).
+    `q_positions` [m] says where the queries stand (default 0 .. m-1). `layout` has the position and the option of each
+    token, query and key; a token of one option (0 is none) does not see those of another.
     """
     q, k, v = (np.asarray(t, np.float64).swapaxes(0, 1) for t in (q, k, v))  # heads first
     (_, m, dh), n = q.shape, k.shape[1]
     scores = q @ k.swapaxes(1, 2) / math.sqrt(dh)
-    if window is not None:
+    if layout is not None:
+        p, option = layout
+        others = (option[:, None] > 0) & (option > 0) & (option[:, None] != option)
+        far = np.abs(p[:, None] - p) > (np.inf if window is None else window)
+        scores = np.where(others | far, -np.inf, scores)
+    elif window is not None:
         p = np.arange(m) if q_positions is None else np.asarray(q_positions)
         scores = np.where(np.abs(p[:, None] - np.arange(n)) <= window, scores, -np.inf)
     return (softmax(scores) @ v).swapaxes(0, 1).reshape(m, -1)
+
+
+def parallel_layout(markers: Sequence[int], prefix_tokens: int, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Position and option (from 1 on; 0 is none) of the n tokens of a sequence whose options all begin at one position,
+    where the first does; what follows them goes on behind the longest. `prefix_tokens`: up to and with the [SEP]
+    behind the options."""
+    ends = [*markers[1:], prefix_tokens - 1]
+    after = markers[0] + max(end - begin for begin, end in zip(markers, ends, strict=True))
+    tokens = [(i, 0) for i in range(markers[0])]
+    for option, (begin, end) in enumerate(zip(markers, ends, strict=True), 1):
+        tokens += [(markers[0] + i, option) for i in range(end - begin)]
+    tokens += [(after + i, 0) for i in range(n - len(tokens))]
+    position, option_of = np.array(tokens[:n]).T
+    return position, option_of
 
 
 @dataclass(frozen=True)
@@ -200,18 +221,24 @@ class Reference:
         markers: Sequence[int],
         question_type: str,
         activations: Activations | None = None,
+        prefix_tokens: int | None = None,
     ) -> F64:
-        """Scores [n_markers], before any temperature. Pass a dict to keep every activation by name:
-        those of layer i as `layer.i.*`, of head block j as `head.j.*`; `*_output` is the residual
-        stream after the addition, `attn` and `ffn` are what enters the closing projection."""
+        """Scores [n_markers], before any temperature; with `prefix_tokens`, of options in parallel.
+
+        Pass a dict to keep every activation by name: those of layer i as `layer.i.*`, of head block j as `head.j.*`;
+        `*_output` is the residual stream after the addition, `attn` and `ffn` are what enters the closing projection.
+        """
         keep: Activations = {} if activations is None else activations
-        h = self._head(self._encoder(ids, keep), QUESTION_TYPES[question_type], keep)
+        layout = None if prefix_tokens is None else parallel_layout(markers, prefix_tokens, len(ids))
+        h = self._head(self._encoder(ids, keep, layout), QUESTION_TYPES[question_type], keep)
         keep["cls.norm"] = z = layer_norm(h[list(markers)], *self._affine("scorer.0"), HEAD_EPS)
         z = gelu_erf(self._linear(z, "scorer.1"))
         keep["logits"] = z = self._linear(z, "scorer.3")[:, 0]
         return z
 
-    def _encoder(self, ids: Sequence[int], keep: Activations) -> F64:
+    def _encoder(
+        self, ids: Sequence[int], keep: Activations, layout: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    ) -> F64:
         c, w = self.config, self.tensors
         embedded = w["encoder.embeddings.tok_embeddings.weight"][list(ids)]
         x = keep["embd_norm"] = layer_norm(embedded, w["encoder.embeddings.norm.weight"], 0.0, c.eps)
@@ -225,7 +252,8 @@ class Reference:
                 keep[f"{name}.attn_norm"] = a = layer_norm(x, w[f"{layer}.attn_norm.weight"], 0.0, c.eps)
             keep[f"{name}.attn_qkv"] = qkv = a @ w[f"{layer}.attn.Wqkv.weight"].T
             q, k, v = self._heads(qkv, c.n_heads)
-            a = attention(rope(q, base), rope(k, base), v, None if is_global else c.window)
+            p = None if layout is None else layout[0]
+            a = attention(rope(q, base, p), rope(k, base, p), v, None if is_global else c.window, layout=layout)
             keep[f"{name}.attn"] = a
             keep[f"{name}.attn_output"] = x = x + a @ w[f"{layer}.attn.Wo.weight"].T
 

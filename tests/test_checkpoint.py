@@ -217,7 +217,8 @@ def test_unknown_bucket_is_ignored_aloud(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("rl_agent_config.json", {"option_layout": "parallel"}, "option_layout: 'parallel'"),
+        ("rl_agent_config.json", {"option_layout": "mixed"}, "option_layout: 'mixed'"),
+        ("rl_agent_config.json", {"option_layout": ["parallel"]}, "option_layout: "),
         ("rl_agent_config.json", {"option_layout": NULL}, "option_layout: None"),
         ("rl_agent_config.json", {"max_len": NULL}, "max_len: is missing"),
         ("rl_agent_config.json", {"head_max_len": NULL}, "head_max_len: is missing"),

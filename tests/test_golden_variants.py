@@ -1,5 +1,5 @@
 """Checkpoints with what few have, held against what the Laya runtime was recorded to do with them (golden/README.md):
-every activation that the core computes, and WordPiece tokenizers. As directories and as converted files."""
+every activation that the core computes, options in parallel, WordPiece tokenizers. Directories and converted files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 from golden.recipes import VARIANTS, from_literal, painted, recorded
 
 import skyinfer
@@ -50,13 +51,74 @@ def test_every_name_of_an_activation_was_recorded() -> None:
 
 @pytest.mark.parametrize("case", RECORDED["answers"], ids=lambda case: f"{case['checkpoint']}: {case['name']}")
 def test_scores_are_the_runtimes(case: dict[str, Any]) -> None:
-    if case["checkpoint"].startswith("parallel"):
-        pytest.skip("not yet")
+
     request = from_literal(case["request"])
     for isa in ISAS:
         logits = _model(case["checkpoint"], isa).logits(request["state"], request["questions"])
         for found, detail in zip(logits.values(), case["details"], strict=True):
             np.testing.assert_allclose(found, detail["logits"], atol=LOGIT_BOUND, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("parallel")])
+def test_the_specification_has_options_in_parallel(name: str) -> None:
+    specification = reference.Reference.open(painted(name))
+    for case in (case for case in RECORDED["answers"] if case["checkpoint"] == name):
+        request = from_literal(case["request"])
+        sequences = _model(name).encode(request["state"], request["questions"])
+        activations = _model(name).activations(request["state"], request["questions"])
+        begin = 0
+        for (key, sequence), detail in zip(sequences.items(), case["details"], strict=True):
+            question = request["questions"][key]
+            prefix = len(sequence.ids) - sequence.state_tokens_used - 1
+            kept: dict[str, np.ndarray] = {}
+            scores = specification.logits(sequence.ids, sequence.markers, question["type"], kept, prefix)
+            order = question.get("option_order") or range(len(scores))
+            np.testing.assert_allclose(scores, np.array(detail["logits"])[list(order)], atol=LOGIT_BOUND, rtol=0)
+            for part in ("layer.0.attn", "layer.1.attn", "layer.3.ffn_output"):
+                found = activations[part][begin : begin + len(sequence.ids)]
+                np.testing.assert_allclose(found, kept[part], atol=4e-5 * np.abs(kept[part]).max(), rtol=0)
+            begin += len(sequence.ids)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("parallel")])
+def test_options_in_parallel_answer_the_same_in_any_order(name: str) -> None:
+    model, rng = _model(name), np.random.default_rng(11)
+    texts = [
+        "refund the order",
+        "",
+        "to",
+        "wait a bit and ask who is it",
+        "the drone",
+        "x y z",
+        "no",
+        "a reply about order 20",
+    ]
+    for n in (2, 3, 8):
+        for state in ("The customer asks about a refund", "the drone keeps flying " * 9, ["one", "two", "three"]):
+            criteria = {f"k{i}": texts[i] or None for i in range(n)}
+            expected = None
+            for _ in range(4):
+                shuffled = {key: criteria[key] for key in rng.permutation(list(criteria)).tolist()}
+                question = {"type": "choice", "instructions": "Which reply is right?", "criteria": shuffled}
+                found = model.decide(state, {"q": question})["answers"]["q"]["probabilities"]
+                expected = expected or found
+                np.testing.assert_allclose([found[key] for key in expected], list(expected.values()), atol=1e-5, rtol=0)
+
+
+def test_options_in_parallel_by_every_way_of_asking() -> None:
+    model = _model("parallel_narrow")
+    questions = {
+        "pick": {"type": "choice", "instructions": "Which?", "criteria": {"a": "one two three four", "b": None}},
+        "truth": {"type": "noul", "instructions": "Will it rain?"},
+    }
+    states = ["grey " * 40, "", "blue"]
+    expected = [model.decide(state, questions) for state in states]
+    assert model.decide_many(states, questions) == expected
+    compiled = model.compile(questions)
+    for state, response in zip(states, expected, strict=True):
+        assert compiled(state) == response
+        pick = list(response["answers"]["pick"]["probabilities"].values())
+        np.testing.assert_allclose(compiled.step(state)[:2], pick, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:question .* ignored:RuntimeWarning")  # the runtime ignores them without a word
@@ -71,8 +133,7 @@ def test_tokens_are_the_runtimes(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_converted_file_answers_the_same(name: str, converted: Any) -> None:
-    if name.startswith("parallel"):
-        pytest.skip("not yet")
+
     model, file = _model(name), converted(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,6 +160,14 @@ def test_llama_cpp_is_kept_from_what_it_would_compute_otherwise(converted: Any) 
             skyinfer.convert(painted(name), converted(name), force=True, outtype="f32")
         refusal = [str(warning.message) for warning in caught if "llama.cpp will refuse" in str(warning.message)]
         assert len(refusal) == (0 if activation.in_llama_cpp else 1)
+
+
+def test_llama_cpp_is_kept_from_options_in_parallel(converted: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="will refuse the file: it has no options in parallel"):
+        skyinfer.convert(painted("parallel"), converted("parallel"), force=True)
+    with GGUFFile.open(converted("parallel")) as file:
+        assert file.metadata["modern-bert.decision.option_layout"] == "parallel"
+        assert file.metadata["modern-bert.decision.type"] == "skyinfer-laya"
 
 
 def test_wordpiece_as_llama_cpp_reads_it(converted: Any) -> None:

@@ -273,6 +273,39 @@ def test_attention_shows_faulty_scores(isa: str, where: str, fault: float) -> No
         assert np.isfinite(out[~faulty]).all()
 
 
+@pytest.mark.parametrize(
+    ("markers", "prefix", "n", "window"),
+    [
+        ((3,), 8, 20, -1),
+        ((3, 9), 12, 12, 2),
+        ((5, 6, 30), 41, 97, 7),
+        ((5, 6, 30), 41, 38, 7),
+        ((2, 20, 38, 56, 74), 93, 200, 16),
+        ((2, 20, 38, 56, 74), 93, 200, 0),
+        ((40, 50, 90), 120, 150, 64),
+        ((1, 2), 4, 5, 100),
+    ],
+)
+def test_attention_among_options_in_parallel(
+    isa: str, markers: tuple[int, ...], prefix: int, n: int, window: int
+) -> None:
+    rng = np.random.default_rng(10)
+    position, option = (x.astype(np.int32) for x in reference.parallel_layout(markers, prefix, n))
+    for d_head in (6, 64):
+        q, k, v = (normal(rng, n, d_head) for _ in range(3))
+        angles = np.arange(n)[:, None] * 10000.0 ** (-np.arange(d_head // 2) * 2 / d_head)
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        out = Output(n, d_head)
+        Kernels(isa).attention(
+            guarded(q), guarded(k), guarded(v), out.window, cos=cos, sin=sin, window=window, scale=d_head**-0.5,
+            position=position, option=option,
+        )  # fmt: skip
+        turned = [reference.rope(x[:, None, :], 10000.0, position) for x in (q, k)]
+        layout = position.astype(np.int64), option.astype(np.int64)
+        exact = reference.attention(*turned, v[:, None, :], window if window >= 0 else None, layout=layout)
+        assert np.abs(out.check() - exact).max() <= 2e-5 * np.abs(v).max()
+
+
 @pytest.mark.parametrize("epilogue", ["linear", "relu", "gelu", "geglu", "swiglu"])
 def test_gemm_shows_nan(isa: str, epilogue: str) -> None:
     rng = np.random.default_rng(9)

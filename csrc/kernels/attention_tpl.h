@@ -83,9 +83,9 @@ static void pack_keys(const sky_attention *a, float *panels, float *rows)
     for (int first = 0; first < a->k.rows; first += PANEL_COLS) {
         const int count = a->k.rows - first < PANEL_COLS ? a->k.rows - first : PANEL_COLS;
         for (int i = 0; i < count; i++) {
-            const ptrdiff_t key = first + i;
-            rotate(a->k.data + key * a->k.stride, a->rope_cos ? a->rope_cos + key * half : NULL,
-                   a->rope_sin ? a->rope_sin + key * half : NULL, 1.0f, d_head, rows + (ptrdiff_t)i * d_head);
+            const ptrdiff_t key = first + i, at = a->position ? a->position[key] : key;
+            rotate(a->k.data + key * a->k.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
+                   a->rope_sin ? a->rope_sin + at * half : NULL, 1.0f, d_head, rows + (ptrdiff_t)i * d_head);
         }
         if (count < PANEL_COLS)
             memset(rows + (ptrdiff_t)count * d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * d_head);
@@ -118,6 +118,32 @@ SKY_INLINE float softmax_row(float *scores, int begin, int end, int width)
     return 1.0f / v_sum(sum);
 }
 
+/* The keys from the first to the last that one of the queries [first, last) may see. */
+static void span_of_keys(const sky_attention *a, int first, int last, int *begin, int *end)
+{
+    int32_t least = a->position[first], most = least;
+    for (int i = first + 1; i < last; i++) {
+        least = a->position[i] < least ? a->position[i] : least;
+        most = a->position[i] > most ? a->position[i] : most;
+    }
+    *begin = 0;
+    *end = a->k.rows;
+    if (a->window < 0)
+        return;
+    while (a->position[*begin] + a->window < least)
+        ++*begin;
+    while (a->position[*end - 1] - a->window > most)
+        --*end;
+}
+
+/* scores [key] = value for every key of [begin, end) that the query does not see */
+static void replace_hidden(const sky_attention *a, int query, int begin, int end, float value, float *scores)
+{
+    for (int key = begin; key < end; key++)
+        if (!sky_sees(a, query, key))
+            scores[key] = value;
+}
+
 static void attention(const sky_attention *a)
 {
     const int d_head = a->q.cols, half = d_head / 2, n_keys = a->k.rows;
@@ -131,7 +157,9 @@ static void attention(const sky_attention *a)
     for (int first = 0; first < a->q.rows; first += TILE_ROWS) {
         const int count = a->q.rows - first < TILE_ROWS ? a->q.rows - first : TILE_ROWS;
         int key_begin = 0, key_end = n_keys;
-        if (a->window >= 0) {
+        if (a->position) {
+            span_of_keys(a, first, first + count, &key_begin, &key_end);
+        } else if (a->window >= 0) {
             key_begin = first - a->window > 0 ? first - a->window : 0;
             key_end = n_keys - (first + count) > a->window ? first + count + a->window : n_keys;
         }
@@ -140,9 +168,9 @@ static void attention(const sky_attention *a)
         const int width = (key_end - origin + VL - 1) / VL * VL; /* of the scores that softmax looks at */
 
         for (int i = 0; i < count; i++) {
-            const ptrdiff_t query = first + i;
-            rotate(a->q.data + query * a->q.stride, a->rope_cos ? a->rope_cos + query * half : NULL,
-                   a->rope_sin ? a->rope_sin + query * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
+            const ptrdiff_t query = first + i, at = a->position ? a->position[query] : query;
+            rotate(a->q.data + query * a->q.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
+                   a->rope_sin ? a->rope_sin + at * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
         }
         for (int panel = panel_begin; panel < panel_end; panel++)
             tile_matmuls[count](d_head, queries, d_head, panels + (size_t)panel * d_head * PANEL_COLS, PANEL_COLS,
@@ -151,9 +179,16 @@ static void attention(const sky_attention *a)
         float inverse_sums[TILE_ROWS];
         for (int i = 0; i < count; i++) {
             const int query = first + i;
+            float *row = scores + (ptrdiff_t)i * stride;
+            if (a->position) {
+                replace_hidden(a, query, key_begin, key_end, -INFINITY, row - origin);
+                inverse_sums[i] = softmax_row(row, key_begin - origin, key_end - origin, width);
+                replace_hidden(a, query, key_begin, key_end, 0.0f, row - origin);
+                continue;
+            }
             const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
             const int end = a->window >= 0 && n_keys - query > a->window + 1 ? query + a->window + 1 : n_keys;
-            inverse_sums[i] = softmax_row(scores + (ptrdiff_t)i * stride, begin - origin, end - origin, width);
+            inverse_sums[i] = softmax_row(row, begin - origin, end - origin, width);
         }
         for (int col = 0; col < d_head; col += PANEL_COLS)
             tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), stride,

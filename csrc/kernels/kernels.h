@@ -71,14 +71,26 @@ typedef struct {
  * out [n_queries, d_head], softmax over all keys, or over |query - key| <= window where window >= 0 (then query i is
  * position i). rope_cos and rope_sin [n_keys, d_head/2] rotate in NeoX layout (element j pairs with j + d_head/2); both
  * NULL: no rotation. scratch: sky_attention_scratch(n_keys, d_head) floats, 64-byte aligned. out must not overlap
- * q, k or v. d_head <= SKY_MAX_D_HEAD, even where there is rope. */
+ * q, k or v. Where `position` and `option` are given, both [n_keys] and n_queries = n_keys: rotation and window go by the position of
+ * a token, which rope_cos and rope_sin have a row for, and a token of one option (1, 2, ..; 0 is none) does not see those of
+ * another. d_head <= SKY_MAX_D_HEAD, even where there is rope. */
 typedef struct {
     sky_matrix q, k, v, out;
     const float *rope_cos, *rope_sin;
     int window;
     float scale;
     float *scratch;
+    const int32_t *position, *option;
 } sky_attention;
+
+/* Whether a query sees a key, where `position` and `option` are given. */
+static inline int sky_sees(const sky_attention *a, int query, int key)
+{
+    const int32_t apart = a->position[query] - a->position[key];
+    const int32_t mine = a->option[query], other = a->option[key];
+    return (mine == 0 || other == 0 || mine == other)
+        && (a->window < 0 || (apart <= a->window && -apart <= a->window));
+}
 
 /* Enough for any instruction set: keys in panels, one tile of rotated queries, one tile of scores. */
 static inline size_t sky_attention_scratch(int n_keys, int d_head)

@@ -124,18 +124,20 @@ static void attention(const sky_attention *a)
     const int d_head = a->q.cols, half = d_head / 2;
     float *scores = a->scratch;          /* [n_keys] */
     float *keys = scores + a->k.rows;    /* [n_keys, d_head], rotated */
-    for (int key = 0; key < a->k.rows; key++)
+    for (int key = 0; key < a->k.rows; key++) {
+        const ptrdiff_t at = a->position ? a->position[key] : key;
         for (int j = 0; j < d_head; j++)
             keys[(ptrdiff_t)key * d_head + j] =
-                rotated(a->k.data + (ptrdiff_t)key * a->k.stride, j, d_head,
-                        a->rope_cos ? a->rope_cos + (ptrdiff_t)key * half : NULL,
-                        a->rope_sin ? a->rope_sin + (ptrdiff_t)key * half : NULL);
+                rotated(a->k.data + (ptrdiff_t)key * a->k.stride, j, d_head, a->rope_cos ? a->rope_cos + at * half : NULL,
+                        a->rope_sin ? a->rope_sin + at * half : NULL);
+    }
 
     for (int query = 0; query < a->q.rows; query++) {
-        const float *cos = a->rope_cos ? a->rope_cos + (ptrdiff_t)query * half : NULL;
-        const float *sin = a->rope_sin ? a->rope_sin + (ptrdiff_t)query * half : NULL;
-        const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
-        const int end = a->window >= 0 && a->k.rows - query > a->window + 1 ? query + a->window + 1 : a->k.rows;
+        const ptrdiff_t at = a->position ? a->position[query] : query;
+        const float *cos = a->rope_cos ? a->rope_cos + at * half : NULL;
+        const float *sin = a->rope_sin ? a->rope_sin + at * half : NULL;
+        const int begin = !a->position && a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
+        const int end = !a->position && a->window >= 0 && a->k.rows - query > a->window + 1 ? query + a->window + 1 : a->k.rows;
         float q[SKY_MAX_D_HEAD], peak = -INFINITY, sum = 0.0f;
         for (int j = 0; j < d_head; j++)
             q[j] = rotated(a->q.data + (ptrdiff_t)query * a->q.stride, j, d_head, cos, sin) * a->scale;
@@ -143,6 +145,8 @@ static void attention(const sky_attention *a)
             scores[key] = 0.0f;
             for (int j = 0; j < d_head; j++)
                 scores[key] += q[j] * keys[(ptrdiff_t)key * d_head + j];
+            if (a->position && !sky_sees(a, query, key))
+                scores[key] = -INFINITY;
             peak = scores[key] > peak ? scores[key] : peak;
         }
         for (int key = begin; key < end; key++) {

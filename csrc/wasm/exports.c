@@ -101,7 +101,7 @@ void EXPORT(sky_web_plan_free)(sky_plan *plan) { sky_plan_free(plan); }
 int EXPORT(sky_web_run)(sky_plan *plan, int n_sequences, const int32_t *token_ids, const int32_t *token_offsets,
                         const int32_t *markers, const int32_t *marker_offsets, const int32_t *question_types, float *logits)
 {
-    const sky_batch batch = {n_sequences, token_ids, token_offsets, markers, marker_offsets, question_types};
+    const sky_batch batch = {n_sequences, token_ids, token_offsets, markers, marker_offsets, question_types, NULL};
     return sky_run(plan, &batch, logits);
 }
 

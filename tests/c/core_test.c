@@ -214,14 +214,18 @@ static void rotate_row(const float *x, const float *cos, const float *sin, int d
 }
 
 static void exact_attention(int n, int d, const float *q, const float *k, const float *v, const float *cos, const float *sin,
-                            int window_size, double scale, double *want, double *bound)
+                            int window_size, double scale, const int32_t *position, const int32_t *option, double *want,
+                            double *bound)
 {
     double *keys = malloc((size_t)n * d * sizeof *keys), *p = malloc((size_t)n * sizeof *p), query[64];
-    for (int i = 0; i < n; i++)
-        rotate_row(k + (size_t)i * d, cos + (size_t)i * d / 2, sin + (size_t)i * d / 2, d, keys + (size_t)i * d);
+    for (int i = 0; i < n; i++) {
+        const size_t at = (size_t)(position ? position[i] : i);
+        rotate_row(k + (size_t)i * d, cos + at * d / 2, sin + at * d / 2, d, keys + (size_t)i * d);
+    }
     for (int i = 0; i < n; i++) {
         double peak = -INFINITY, total = 0, reach = 0;
-        rotate_row(q + (size_t)i * d, cos + (size_t)i * d / 2, sin + (size_t)i * d / 2, d, query);
+        const size_t at = (size_t)(position ? position[i] : i);
+        rotate_row(q + (size_t)i * d, cos + at * d / 2, sin + at * d / 2, d, query);
         for (int j = 0; j < n; j++) {
             double size = 0;
             p[j] = 0;
@@ -229,7 +233,10 @@ static void exact_attention(int n, int d, const float *q, const float *k, const 
                 p[j] += query[t] * keys[(size_t)j * d + t] * scale;
                 size += fabs(query[t] * keys[(size_t)j * d + t]) * scale;
             }
-            if (window_size >= 0 && abs(i - j) > window_size)
+            const int apart = position ? position[i] - position[j] : i - j;
+            if (window_size >= 0 && abs(apart) > window_size)
+                p[j] = -INFINITY;
+            if (option && option[i] && option[j] && option[i] != option[j])
                 p[j] = -INFINITY;
             peak = fmax(peak, p[j]);
             reach = fmax(reach, size);
@@ -260,14 +267,24 @@ static void check_attention(const sky_kernels *tested)
                 double *want = malloc(size * sizeof *want), *bound = malloc(size * sizeof *bound);
                 window q = window_of(n, d, NAN, vq), k = window_of(n, d, NAN, vk), v = window_of(n, d, NAN, vv);
                 window got = window_of(n, d, canary, NULL);
-                sky_attention a = {matrix_of(&q), matrix_of(&k), matrix_of(&v), matrix_of(&got),
-                                   cos, sin, window_size, 0.3f, NULL};
-                a.scratch = sky_alloc(sky_attention_scratch(n, d) * sizeof(float));
-                tested->attention(&a);
-                exact_attention(n, d, vq, vk, vv, cos, sin, window_size, (double)0.3f, want, bound);
-                expect_canaries(&got, tested->isa, "attention wrote outside its output");
-                expect_within(&got, want, bound, tested->isa, "attention, in bounds");
-                sky_release(a.scratch);
+                /* two tokens, options of 1, 2, 3, .. tokens up to the middle, and the rest */
+                int32_t position[129], option[129];
+                for (int t = 0, begin = 2, tokens = 1; t < n; t++) {
+                    if (t == begin + tokens)
+                        begin += tokens++;
+                    option[t] = t >= 2 && t < n / 2 ? tokens : 0;
+                    position[t] = t < 2 ? t : t < n / 2 ? 2 + t - begin : 2 + t - n / 2;
+                }
+                for (int in_parallel = 0; in_parallel < 2; in_parallel++) {
+                    sky_attention a = {matrix_of(&q), matrix_of(&k), matrix_of(&v), matrix_of(&got), cos, sin, window_size, 0.3f,
+                                       NULL, in_parallel ? position : NULL, in_parallel ? option : NULL};
+                    a.scratch = sky_alloc(sky_attention_scratch(n, d) * sizeof(float));
+                    tested->attention(&a);
+                    exact_attention(n, d, vq, vk, vv, cos, sin, window_size, (double)0.3f, a.position, a.option, want, bound);
+                    expect_canaries(&got, tested->isa, "attention wrote outside its output");
+                    expect_within(&got, want, bound, tested->isa, "attention, in bounds");
+                    sky_release(a.scratch);
+                }
                 free(vq), free(vk), free(vv), free(cos), free(sin), free(want), free(bound);
                 free(q.block), free(k.block), free(v.block), free(got.block);
             }
@@ -328,7 +345,7 @@ static void check_model(const char *isa, const float *expected, float *scores)
     }
     for (int s = 0; s < N_SEQUENCES; s++) { /* alone, in a plan of just its size */
         const int32_t own_tokens[2] = {0, lengths[s]}, own_markers[2] = {0, marker_counts[s]};
-        const sky_batch alone = {1, ids + token_offsets[s], own_tokens, markers + marker_offsets[s], own_markers, types + s};
+        const sky_batch alone = {1, ids + token_offsets[s], own_tokens, markers + marker_offsets[s], own_markers, types + s, NULL};
         const sky_plan_limits own = {lengths[s], 1, marker_counts[s], lengths[s], 1};
         sky_plan *small;
         expect(sky_plan_create(m, &own, &small) == SKY_OK, isa, "a plan for one", 0);
@@ -389,7 +406,7 @@ static void check_handles(void)
     const float value = 1;
     const sky_plan_limits limits = {9, 1, 1, 9, 2};
     const int32_t ids[1] = {0}, offsets[2] = {0, 1}, types[1] = {0};
-    const sky_batch batch = {1, ids, offsets, ids, offsets, types};
+    const sky_batch batch = {1, ids, offsets, ids, offsets, types, NULL};
     float score;
     for (int i = 0; i < 5; i++) {
         sky_model *m = NULL; /* the last time round: what is left where memory ran out */

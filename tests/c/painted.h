@@ -202,7 +202,7 @@ static inline painted_batch paint_batch(void)
 
 static inline sky_batch batch_of(const painted_batch *b)
 {
-    return (sky_batch){N_SEQUENCES, b->ids, b->token_offsets, b->markers, b->marker_offsets, b->types};
+    return (sky_batch){N_SEQUENCES, b->ids, b->token_offsets, b->markers, b->marker_offsets, b->types, NULL};
 }
 
 static const sky_plan_limits painted_limits = {600, N_SEQUENCES, N_MARKERS, MAX_LEN, SKY_MAX_THREADS < 3 ? SKY_MAX_THREADS : 3};

@@ -69,7 +69,8 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
         spans = f"global layers: {shown}; others see {encoder['window']} tokens to each side"
     yield from _entry("attention", spans)
     yield from _entry("rope bases", f"{encoder['rope_base_global']:.7g} global, {encoder['rope_base_local']:.7g} local")
-    yield from _entry("decision head", f"{_plural(head['heads'], 'head')} of attention")
+    layout = "" if decision["option_layout"] == "sequential" else f", options in {decision['option_layout']}"
+    yield from _entry("decision head", f"{_plural(head['heads'], 'head')} of attention{layout}")
     yield from _entry("max_tokens", f"{decision['max_tokens']} for a sequence")
     yield from _entry("max_head_tokens", f"{decision['max_head_tokens']} for question and options")
     for i, (name, value) in enumerate(decision["temperatures"].items()):

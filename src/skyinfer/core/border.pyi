@@ -19,6 +19,7 @@ MAX_D_HEAD: int
 MAX_THREADS: int
 N_QUESTION_TYPES: int
 ACTIVATIONS: dict[str, int]
+OPTION_LAYOUTS: dict[str, int]
 DTYPES: dict[str, int]
 
 def isa_names() -> list[str]: ...
@@ -50,6 +51,7 @@ class CoreModel:
         rope_base_global: float,
         rope_base_local: float,
         activation: str,
+        option_layout: str = "sequential",
         layer_is_global: Sequence[bool],
         qkv_table_bytes: int = 0,
         isa: str | None = None,

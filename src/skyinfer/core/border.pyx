@@ -36,6 +36,8 @@ ACTIVATIONS = {
     "mish": SKY_ACT_MISH,
 }
 
+OPTION_LAYOUTS = {"sequential": SKY_OPTIONS_SEQUENTIAL, "parallel": SKY_OPTIONS_PARALLEL}
+
 DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
 
 
@@ -124,8 +126,8 @@ cdef class CoreModel:
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
-                  float rope_base_local, str activation, layer_is_global, size_t qkv_table_bytes=0, isa=None,
-                  int n_cpus=0):
+                  float rope_base_local, str activation, layer_is_global, str option_layout="sequential",
+                  size_t qkv_table_bytes=0, isa=None, int n_cpus=0):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -139,6 +141,7 @@ cdef class CoreModel:
         params.n_decision_heads, params.window, params.max_positions = n_decision_heads, window, max_positions
         params.norm_eps, params.rope_base_global, params.rope_base_local = norm_eps, rope_base_global, rope_base_local
         params.activation = ACTIVATIONS[activation]
+        params.option_layout = OPTION_LAYOUTS[option_layout]
         params.layer_is_global = <const uint8_t *><const char *>flags
         params.qkv_table_bytes = qkv_table_bytes
         params.n_cpus = n_cpus

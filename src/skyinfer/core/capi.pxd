@@ -18,6 +18,10 @@ cdef extern from "skyinfer.h" nogil:
         SKY_ERR_CAPACITY
         SKY_ERR_MEMORY
 
+    ctypedef enum sky_option_layout:
+        SKY_OPTIONS_SEQUENTIAL
+        SKY_OPTIONS_PARALLEL
+
     ctypedef enum sky_activation:
         SKY_ACT_GELU
         SKY_ACT_SILU
@@ -72,6 +76,7 @@ cdef extern from "skyinfer.h" nogil:
         float rope_base_global
         float rope_base_local
         sky_activation activation
+        sky_option_layout option_layout
         const uint8_t *layer_is_global
         size_t qkv_table_bytes
         const char *isa
@@ -207,6 +212,8 @@ cdef extern from "kernels/kernels.h" nogil:
         int window
         float scale
         float *scratch
+        const int32_t *position
+        const int32_t *option
 
     size_t sky_attention_scratch(int n_keys, int d_head)
 

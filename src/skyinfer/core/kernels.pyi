@@ -45,4 +45,6 @@ class Kernels:
         sin: Matrix | None = None,
         window: int = -1,
         scale: float = 1.0,
+        position: npt.NDArray[np.int32] | None = None,
+        option: npt.NDArray[np.int32] | None = None,
     ) -> None: ...

@@ -6,7 +6,7 @@ padding. The table comes from the core that border.pyx links, so these are the k
 """
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport uint16_t, uintptr_t
+from libc.stdint cimport int32_t, uint16_t, uintptr_t
 from libc.string cimport memset
 
 from .border cimport pack_panels, release_panels, select_kernels
@@ -139,7 +139,7 @@ cdef class Kernels:
 
     def attention(self, const float[:, :] q not None, const float[:, :] k not None, const float[:, :] v not None,
                   float[:, :] out not None, *, const float[:, ::1] cos=None, const float[:, ::1] sin=None,
-                  int window=-1, float scale=1.0):
+                  int window=-1, float scale=1.0, const int32_t[::1] position=None, const int32_t[::1] option=None):
         """One head of one sequence."""
         cdef sky_attention a
         cdef Py_ssize_t n_queries = q.shape[0], n_keys = k.shape[0], d_head = q.shape[1]
@@ -156,6 +156,14 @@ cdef class Kernels:
             a.rope_cos = _matrix(cos, "cos", n_keys, d_head // 2).data
             a.rope_sin = _matrix(sin, "sin", n_keys, d_head // 2).data
         a.window, a.scale = window, scale
+        if (position is None) != (option is None):
+            raise ValueError("position and option come together")
+        if position is not None:
+            if n_queries != n_keys or position.shape[0] != n_keys or option.shape[0] != n_keys:
+                raise ValueError(f"position and option: expected {n_keys} of each, and as many queries")
+            if min(position) < 0 or max(position) >= n_keys:
+                raise ValueError("position: every one is a row of cos and sin")
+            a.position, a.option = &position[0], &option[0]
         # of this call alone: threads may share the table
         cdef void *scratch = PyMem_RawMalloc(sky_attention_scratch(<int>n_keys, <int>d_head) * sizeof(float) + SKY_ALIGN)
         if scratch == NULL:

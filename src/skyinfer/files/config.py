@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ..core.border import tensor_shapes
+from ..core.border import OPTION_LAYOUTS, tensor_shapes
 from ..errors import FormatError, shown
 from ..schema import QUESTION_TYPES
 from ..text.ggml_tokenizer import are_strings
@@ -99,6 +99,8 @@ class ModelConfig:
         cls_id: token that begins a sequence.
         sep_id: token that ends a part.
         mask_id: token that marks an option.
+        option_layout: "sequential", or "parallel": the encoder gives all options of a question the same positions and
+            lets none see another.
         context_tokens: how long the encoder's sequences may get, by the file; at least `max_tokens`.
     """
 
@@ -123,6 +125,7 @@ class ModelConfig:
     sep_id: int
     mask_id: int
     context_tokens: int
+    option_layout: str = "sequential"
 
     @classmethod
     def from_source(cls, source: ModelSource) -> ModelConfig:
@@ -225,6 +228,7 @@ class ModelConfig:
             sep_id=keys.whole("tokenizer.ggml.seperator_token_id", 0, vocab_size - 1),
             mask_id=keys.whole("tokenizer.ggml.mask_token_id", 0, vocab_size - 1),
             context_tokens=keys.context_tokens(max_tokens),
+            option_layout=keys.option_layout(),
         )
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
@@ -296,6 +300,13 @@ class _Keys:
         if not isinstance(value, str):
             self.fail(name, f"expected a string, found {_kind(value)}")
         return value
+
+    def option_layout(self) -> str:
+        name = "decision.option_layout"
+        layout = self.text(name, "sequential")
+        if layout not in OPTION_LAYOUTS:
+            self.fail(name, f"{shown(layout)} is not supported ({' and '.join(OPTION_LAYOUTS)} are)")
+        return layout
 
     def only(self, name: str, expected: bool | int | str) -> None:
         """A key that may be absent, and has one possible value."""

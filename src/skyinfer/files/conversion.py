@@ -87,6 +87,8 @@ def _warn_of_llama_cpp(config: ModelConfig) -> None:
             f"llama.cpp will refuse the file: it has no {config.activation} in the encoder's feed-forward part "
             f"(skyinfer has)"
         )
+    elif config.option_layout != "sequential":
+        message = "llama.cpp will refuse the file: it has no options in parallel (skyinfer has)"
     elif config.n_decision_blocks == 0:
         message = "llama.cpp does not read a decision model without head blocks (skyinfer does)"
     elif config.n_heads != config.n_decision_heads:

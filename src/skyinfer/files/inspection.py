@@ -63,6 +63,7 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
         "head": {"blocks": config.n_decision_blocks, "heads": config.n_decision_heads},
         "decision": {
             "type": source.metadata[f"{source.metadata['general.architecture']}.decision.type"],
+            "option_layout": config.option_layout,
             "max_tokens": config.max_tokens,
             "max_head_tokens": config.max_head_tokens,
             "temperatures": config.temperatures,

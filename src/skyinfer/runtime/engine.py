@@ -205,6 +205,7 @@ def _pack(
         rope_base_global=config.rope_base_global,
         rope_base_local=config.rope_base_local,
         activation=config.activation,
+        option_layout=config.option_layout,
         layer_is_global=config.layer_is_global,
         qkv_table_bytes=token_table_bytes,
         isa=isa,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from typing import Any, NamedTuple
 
+from ...core.border import OPTION_LAYOUTS
 from ...errors import warn
 from ...schema import QUESTION_TYPES
 from ..activations import BY_NAME
@@ -49,8 +50,8 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
         FormatError: an entry is missing, of the wrong kind, or asks for what skyinfer does not compute; names both.
     """
     layout = agent.content.get("option_layout", "sequential")
-    if layout != "sequential":
-        agent.fail("option_layout", f"{short_repr(layout)} is not supported (sequential is)")
+    if not isinstance(layout, str) or layout not in OPTION_LAYOUTS:
+        agent.fail("option_layout", f"{short_repr(layout)} is not supported ({' and '.join(OPTION_LAYOUTS)} are)")
     sizes = read_encoder(encoder)
     n_decision_blocks = agent.whole("head_layers")
     if sizes.n_layers + n_decision_blocks > MAX_BLOCKS:
@@ -69,6 +70,7 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
     max_head_tokens = max(1, max_head_tokens)
     window, pattern = _window(sizes, n_decision_blocks)
 
+    is_llama_cpps = BY_NAME[sizes.activation].in_llama_cpp and layout == "sequential"
     entries: list[tuple[str, Any, JsonFile, str]] = [
         ("block_count", sizes.n_layers + n_decision_blocks, encoder, "num_hidden_layers"),
         ("context_length", min(max(1, sizes.context_tokens), (1 << 31) - 1), encoder, "max_position_embeddings"),
@@ -90,11 +92,13 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
         ("rope.scaling.type", "none", encoder, "rope_scaling"),
         ("vocab_size", sizes.vocab_size, encoder, "vocab_size"),
         ("hidden_activation", BY_NAME[sizes.activation].gguf, encoder, "hidden_activation"),
-        ("decision.type", LAYA if BY_NAME[sizes.activation].in_llama_cpp else LAYA_OF_OURS, agent, "option_layout"),
+        ("decision.type", LAYA if is_llama_cpps else LAYA_OF_OURS, agent, "option_layout"),
         ("decision.block_count", n_decision_blocks, agent, "head_layers"),
         ("decision.max_head_tokens", max_head_tokens, head_file, head_entry),
         ("decision.max_tokens", max_tokens, tokens_file, tokens_entry),
     ]
+    if layout != "sequential":
+        entries.append(("decision.option_layout", layout, agent, "option_layout"))
     metadata: dict[str, Any] = {"general.architecture": ARCHITECTURE, "general.name": name}
     origins = {}
     for key, value, file, entry in entries:

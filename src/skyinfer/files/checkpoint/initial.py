@@ -37,15 +37,20 @@ def read_initial(directory: str | os.PathLike[str]) -> InitialModel:
     """Read a Laya checkpoint directory whole, checked as `skyinfer.load` checks it.
 
     Raises:
-        FormatError: as `Checkpoint.open`; or a weight is NaN or infinite; or it is a Julia-1 checkpoint, which is
-            trained on another layout of options.
+        FormatError: as `Checkpoint.open`; or a weight is NaN or infinite; or it is a Julia-1 checkpoint or one with
+            `option_layout` parallel, which are trained on other layouts of options.
         OSError: a file cannot be read.
     """
     with Checkpoint.open(directory) as checkpoint:
         if checkpoint.is_julia:
             raise FormatError(f"{checkpoint.path}: a Julia-1 checkpoint; only a Laya checkpoint can be trained further")
+        config = ModelConfig.from_source(checkpoint)
+        if config.option_layout != "sequential":
+            raise FormatError(
+                f"{checkpoint.path}: option_layout {config.option_layout} cannot be trained further; sequential can"
+            )
         return InitialModel(
-            ModelConfig.from_source(checkpoint),
+            config,
             {checkpoint.label(name): np.array(checkpoint.tensor(name)) for name in checkpoint.tensors},
             checkpoint.unused(),
             checkpoint.encoder_config,
