@@ -172,18 +172,31 @@ class Progress:
         """`done` of `total` steps are taken, and `name` says how it goes."""
         self._show(f"of {total} steps, {name}" if done else name, done, total)
 
-    def _show(self, rest: str, done: int, total: int) -> None:
+    def show_rows(self, rate: str, done: int, total: int | None) -> None:
+        """`done` of `total` rows are answered, of which None says that nobody has counted them."""
+        if total is None:
+            self._show(f"{done} rows, {rate}", 0, 0, bar=False)
+        else:
+            self._show(f"of {total} rows, {rate}", done, total)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self._stream is not None
+
+    def _show(self, rest: str, done: int, total: int, *, bar: bool = True) -> None:
         now = time.monotonic()
-        if self._stream is None or (now - self._last < self._INTERVAL and done < total):
+        if self._stream is None or (now - self._last < self._INTERVAL and (done < total or not bar)):
             return
         self._last = now
         columns = shutil.get_terminal_size().columns
         room = max(10, min(60, columns - len(rest) - 12))
         filled = room * done // max(1, total)
-        bar = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % {rest}"[: columns - 1]
+        drawn = f"[{'#' * filled}{'.' * (room - filled)}] {100 * done // max(1, total):3d} % {rest}" if bar else rest
+        drawn = drawn[: columns - 1]
         # a shorter line leaves nothing of the one before
-        self._draw(bar.ljust(self._drawn))
-        self._drawn = len(bar)
+        self._draw(drawn.ljust(self._drawn))
+        self._drawn = len(drawn)
 
     def _draw(self, bar: str) -> None:
         assert self._stream is not None

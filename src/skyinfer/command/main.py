@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import SkyinferError, faults_named
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
-from . import calibrate, convert, decide, evaluate, info, inspect, play, pull, serve, train, web
+from . import calibrate, convert, decide, evaluate, info, inspect, play, pull, rows, serve, train, web
 from .signals import Terminated
 
 # in the order of `--help`
@@ -31,6 +31,7 @@ _COMMANDS = {
     "inspect": inspect,
     "pull": pull,
     "train": train,
+    "rows": rows,
     "evaluate": evaluate,
     "calibrate": calibrate,
     "play": play,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -55,14 +55,39 @@ def answer_rows(
         TypeError: `source` is of another type.
     """
     schema, batches = _opened(source)
-    states = StateColumns(schema, state, parse_json=parse_json)
+    return answered(
+        model, questions, schema, batches, StateColumns(schema, state, parse_json=parse_json),
+        probabilities=probabilities, prefix=prefix, on_error=on_error, threads=threads,
+    )  # fmt: skip
+
+
+class States(Protocol):
+    """What gives the state of each row of a batch; in place of one that cannot be read a RequestError."""
+
+    def states(self, batch: pa.RecordBatch) -> list[Any]: ...
+
+
+def answered(
+    model: Model,
+    questions: Questions,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    states: States,
+    *,
+    probabilities: Probabilities = "list",
+    prefix: str = "",
+    on_error: OnError = "raise",
+    threads: int | None = None,
+    first_row: int = 0,
+) -> pa.RecordBatchReader:
+    """`answer_rows` for batches of one schema and any way to states. `first_row`: the number of the first in errors."""
     compiled = model.compile(questions)
     columns = AnswerColumns(
         parse_questions(questions), prefix=prefix, probabilities=probabilities, with_errors=on_error == "keep"
     )
     joined = columns.joined(schema)
 
-    def answered(numbered: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
+    def answer(numbered: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
         first, batch = numbered
         read = states.states(batch)
         not_json = {i: error for i, error in enumerate(read) if isinstance(error, RequestError)}
@@ -72,13 +97,13 @@ def answer_rows(
         if errors and on_error == "raise":
             i = min(errors)
             loc = errors[i].loc if i in not_json else errors[i].loc[2:]
-            raise RequestError(("rows", first + i, *loc), errors[i].message)
+            raise RequestError(("rows", first_row + first + i, *loc), errors[i].message)
         said = [errors[i].message if i in errors else None for i in range(len(read))] if errors else None
         return pa.record_batch([*batch.columns, *columns.arrays(arrays, said)], schema=joined)
 
     def done() -> Iterator[pa.RecordBatch]:
         at_once = threads or batches_at_once(model.engine)
-        with closing(in_order(answered, _pieces(batches), at_once)) as found:
+        with closing(in_order(answer, _pieces(batches), at_once)) as found:
             yield from found
 
     return pa.RecordBatchReader.from_batches(joined, done())

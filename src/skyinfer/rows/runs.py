@@ -1,0 +1,270 @@
+"""A file of rows answered into another one, in parts that are kept until all are there: what is done is never lost.
+
+Beside OUT lies the directory OUT.parts: `run.json`, which says of what the parts are, and an Arrow stream for each,
+named by its first row and the one after its last. A part appears whole, at the latest a minute after the one before.
+When the last is there OUT is written of all, appears whole, and the directory goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from ..errors import FormatError, SkyinferError, faults_named
+from ..files.whole_file import WholeFile
+from ..model import Model
+from .files import LineStates, Rows, open_rows, write_rows
+from .states import StateColumns
+from .tables import States, answered
+
+_PART_ROWS, _PART_SECONDS = 1 << 16, 60.0
+_RUN, _WRITING = "run.json", "writing"
+
+Progress = Callable[[int, "int | None"], None]
+
+
+class UnfinishedError(SkyinferError):
+    """There are parts of a run that was not finished."""
+
+
+def answer_file(
+    model: Model,
+    questions: Mapping[str, Any],
+    source: Path,
+    source_format: str,
+    out: WholeFile,
+    out_format: str,
+    *,
+    state: list[str],
+    shard: tuple[int, int] = (1, 1),
+    as_text: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    progress: Progress = lambda done, total: None,
+    **options: Any,
+) -> int:
+    """Answers every row of a file, and gives how many there are. `options`: as for `tables.answered`.
+
+    `force` replaces an unfinished run, unless `resume` goes on with it.
+
+    shard: (i, n), the i-th of n parts of equal size that follow each other, from 1 on.
+
+    Raises:
+        UnfinishedError: the parts of an earlier run are there, and neither `resume` nor `force` is set; or what they
+            are of has changed.
+        FormatError, ColumnError, RequestError, OSError: as the reading, answering and writing of rows.
+    """
+    parse_json = options.pop("parse_json", False)
+    parts = parts_of(os.fspath(out.target))
+    about = {
+        "source": [os.fspath(source.resolve()), *_stamp(source)], "model": _model_stamp(model), "state": state,
+        "questions": questions, "shard": list(shard), "options": [as_text, parse_json, *sorted(options.items())],
+        "formats": [source_format, out_format],
+    }  # fmt: skip
+    stamp = json.loads(json.dumps(about))
+    done = _begin(parts, stamp, resume=resume, force=force)
+    try:
+        as_lines = source_format == out_format == "jsonl"
+        with open(source, "rb") as file, open_rows(
+            file, str(source), source_format, as_lines=as_lines, as_text=as_text
+        ) as rows:  # fmt: skip
+            first, last = _range(rows, shard, source, source_format, as_lines)
+            states = _states(rows, state, as_lines, parse_json)
+            left = _between(rows.batches, first + done, last)
+            reader = answered(model, questions, rows.schema, left, states, first_row=first + done, **options)
+            total = None if last is None else last - first
+            for part in _parts(reader, done, lambda now: progress(now, total)):
+                _check_unchanged(source, stamp)
+                _write_part(parts, reader.schema, *part)
+            _check_unchanged(source, stamp)
+            (parts / _WRITING).touch()
+            with out.writing() as written:
+                batches = _finished(parts)
+                with out.faults_named():
+                    write_rows(written, out_format, reader.schema, batches)
+    except BaseException:
+        if _n_done(parts) == 0:  # nothing to go on from
+            shutil.rmtree(parts, ignore_errors=True)
+        raise
+    n_rows = _n_done(parts)
+    shutil.rmtree(parts, ignore_errors=True)
+    return n_rows
+
+
+def parts_of(out: str) -> Path:
+    """Where the parts of a file lie."""
+    return Path(f"{os.path.realpath(out)}.parts")
+
+
+def was_writing(out: str) -> bool:
+    """Whether an earlier run had begun to write the file itself, so that what stands there may be its own."""
+    return (parts_of(out) / _WRITING).exists()
+
+
+def _stamp(path: Path) -> list[int]:
+    with faults_named(path):
+        found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _model_stamp(model: Model) -> list[Any]:
+    path = model.path
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [[os.fspath(file), *_stamp(file)] for file in files if file.is_file()]
+
+
+def _check_unchanged(source: Path, stamp: Mapping[str, Any]) -> None:
+    if _stamp(source) != stamp["source"][1:]:
+        raise FormatError(f"{source}: has changed since the run began; start over with --force")
+
+
+def _begin(parts: Path, stamp: Any, *, resume: bool, force: bool) -> int:
+    """Makes the directory or takes up the one that is there; gives how many rows are done."""
+    run = parts / _RUN
+    with faults_named(parts):
+        if force and not resume and parts.exists():
+            shutil.rmtree(parts)
+        if run.exists():
+            if not resume:
+                raise UnfinishedError(
+                    f"{parts}: holds an unfinished run; --resume goes on with it, --force starts over"
+                )
+            try:
+                before = json.loads(run.read_bytes())
+            except ValueError:
+                before = {}
+            changed = [name for name in stamp if before.get(name) != stamp[name]]
+            if changed:
+                raise UnfinishedError(f"{parts}: its run was of another {changed[0]}; --force starts over")
+            return _n_done(parts)
+        parts.mkdir(exist_ok=True)
+        with WholeFile(run, replace=True).writing() as file:
+            file.write(json.dumps(stamp).encode())
+    return 0
+
+
+def _finished_parts(parts: Path) -> Iterator[tuple[Path, int]]:
+    """The parts that follow each other from the first row on, each with the row after its last."""
+    ends = {}
+    for path in parts.glob("*.arrows"):
+        begin, _, end = path.stem.partition("-")
+        ends[int(begin)] = path, int(end)
+    at = 0
+    while at in ends:
+        path, at = ends[at]
+        yield path, at
+
+
+def _n_done(parts: Path) -> int:
+    return max((end for _, end in _finished_parts(parts)), default=0)
+
+
+def _finished(parts: Path) -> Iterator[pa.RecordBatch]:
+    for path, _ in _finished_parts(parts):
+        with faults_named(path), pa.OSFile(os.fspath(path)) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+
+def _parts(
+    reader: pa.RecordBatchReader, done: int, progress: Callable[[int], None]
+) -> Iterator[tuple[int, int, list[pa.RecordBatch]]]:
+    """(first row, the one after the last, batches) of each part. What was answered before an exception is one, too."""
+    kept: list[pa.RecordBatch] = []
+    first, since = done, time.monotonic()
+    progress(done)
+    try:
+        for batch in reader:
+            kept.append(batch)
+            done += len(batch)
+            progress(done)
+            if done - first >= _PART_ROWS or time.monotonic() - since >= _PART_SECONDS:
+                some, begin = kept, first
+                kept, first, since = [], done, time.monotonic()
+                yield begin, done, some
+    except BaseException:
+        if kept:
+            yield first, done, kept
+        raise
+    if kept:
+        yield first, done, kept
+
+
+def _write_part(parts: Path, schema: pa.Schema, begin: int, end: int, batches: list[pa.RecordBatch]) -> None:
+    whole = WholeFile(parts / f"{begin:015d}-{end:015d}.arrows", replace=True)
+    with whole.writing() as file, whole.faults_named(), pa.ipc.new_stream(file, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+
+
+def _range(rows: Rows, shard: tuple[int, int], source: Path, form: str, as_lines: bool) -> tuple[int, int | None]:
+    """The rows of a shard: the first, and the one after the last; None where nobody has counted."""
+    n_rows = rows.n_rows
+    if shard == (1, 1):
+        return 0, n_rows
+    if n_rows is None:
+        with open(source, "rb") as file, open_rows(file, str(source), form, as_lines=as_lines) as counted:
+            n_rows = sum(map(len, counted.batches))
+    i, n = shard
+    return n_rows * (i - 1) // n, n_rows * i // n
+
+
+def _between(batches: Iterator[pa.RecordBatch], first: int, last: int | None) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for batch in batches:
+        begin, end = max(first - at, 0), len(batch) if last is None else min(last - at, len(batch))
+        if begin < end:
+            yield batch.slice(begin, end - begin)
+        at += len(batch)
+        if last is not None and at >= last:
+            return
+
+
+def answer_stream(
+    model: Model,
+    questions: Mapping[str, Any],
+    source: BinaryIO,
+    name: str,
+    source_format: str,
+    out: BinaryIO,
+    out_format: str,
+    *,
+    state: list[str],
+    as_text: bool = False,
+    progress: Progress = lambda done, total: None,
+    **options: Any,
+) -> int:
+    """`answer_file` for streams that cannot be read twice: nothing is kept, and rows are written as they are answered.
+
+    Raises as `answer_file`, but for UnfinishedError.
+    """
+    parse_json = options.pop("parse_json", False)
+    as_lines = source_format == out_format == "jsonl"
+    n_rows = 0
+    with open_rows(source, name, source_format, as_lines=as_lines, as_text=as_text) as rows:
+        reader = answered(
+            model, questions, rows.schema, rows.batches, _states(rows, state, as_lines, parse_json), **options
+        )
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal n_rows
+            for batch in reader:
+                yield batch
+                n_rows += len(batch)
+                progress(n_rows, rows.n_rows)
+
+        write_rows(out, out_format, reader.schema, counted())
+    return n_rows
+
+
+def _states(rows: Rows, names: list[str], as_lines: bool, parse_json: bool) -> States:
+    if as_lines:
+        return LineStates(names, parse_json=parse_json)
+    columns = (names[0] if len(names) == 1 else names) if names else None
+    return StateColumns(rows.schema, columns, parse_json=parse_json)
