@@ -283,8 +283,8 @@ class Model:
         Raises:
             RequestError: as `decide`.
         """
-        compiled = self.compile(questions)
-        return dict(zip(compiled.ids, compiled.sequences(state), strict=True))
+        prepared = prepared_questions(self._engine, questions)
+        return dict(zip(prepared.ids, prepared.sequences(prepared.read(state)), strict=True))
 
     def logits(self, state: Any, questions: Questions) -> dict[Any, NDArray[np.float32]]:
         """Raw scores by question id: float32 [n_options], in the order of the options, before temperature and softmax.

@@ -202,6 +202,60 @@ static void check_modes(const char *isa)
     printf("ok      %-9s modes\n", isa);
 }
 
+/* ---- packers ---- */
+
+static const char *const refused[] = {"output_norm.weight", "cls.norm.weight", "cls.norm.bias", "cls.bias"};
+
+typedef struct {
+    sky_model *model;
+    int number, faults;
+    pthread_t thread;
+} packer;
+
+/* Sets a NaN over and over, and reads the error: always one whole message of some thread's. */
+static void *refuse(void *argument)
+{
+    packer *self = argument;
+    float values[D] = {0};
+    values[D - 1] = NAN;
+    for (int i = 0; i < 100 * THREAD_ROUNDS; i++) {
+        char text[256], whole[256];
+        int known = 0;
+        self->faults += sky_model_set(self->model, refused[self->number], SKY_DTYPE_F32, 1, D, values) != SKY_ERR_ARGUMENT;
+        sky_model_error(self->model, text, sizeof text);
+        for (int k = 0; k < 4; k++) {
+            snprintf(whole, sizeof whole, "%s: holds a NaN or infinite value", refused[k]);
+            known |= strcmp(text, whole) == 0;
+        }
+        self->faults += !known;
+    }
+    return NULL;
+}
+
+static void check_packers(const char *isa)
+{
+    static const uint8_t is_global[1] = {1};
+    const sky_model_params params = {
+        .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = 1, .n_heads = HEADS, .n_decision_heads = 1, .max_positions = 4,
+        .norm_eps = 1e-5f, .rope_base_global = 1e4f, .rope_base_local = 1e4f, .layer_is_global = is_global, .isa = isa};
+    packer packers[4];
+    sky_model *m;
+    expect(sky_model_create(&params, &m) == SKY_OK, isa, "sky_model_create", 0);
+    for (int i = 0; i < 4; i++) {
+        packers[i] = (packer){.model = m, .number = i};
+        expect(pthread_create(&packers[i].thread, NULL, refuse, &packers[i]) == 0, isa, "pthread_create", i);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(packers[i].thread, NULL);
+        expect(packers[i].faults == 0, isa, "an error was read that is no thread's", packers[i].faults);
+    }
+    char text[8] = "canary";
+    sky_model_error(m, text, 4);
+    expect(strlen(text) == 3 && text[4] == 'r', isa, "an error that is cut", 0);
+    sky_model_free(m);
+    printf("ok      %-9s packers\n", isa);
+}
+
 int main(void)
 {
     batch = paint_batch();
@@ -213,6 +267,7 @@ int main(void)
         check_modes(isa);
     }
     const char *isa = sky_isa_name(0);
+    check_packers(isa);
 #if defined(__linux__)
     check_numbers(isa);
 #endif
