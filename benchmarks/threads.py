@@ -59,6 +59,7 @@ def keep(path: str, callers: int, limit: int, calls: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    time.sleep(0.1)  # the callers' own are still ending
     after, start = n_threads() - before, time.monotonic()
     while n_threads() > before and time.monotonic() - start < 30:
         time.sleep(0.05)
