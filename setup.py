@@ -113,8 +113,7 @@ class BuildCore(build_ext):
             )
         ext.sources = [name for name in ext.sources if name not in plain]
         ext.depends = ext.depends + plain
-        of_cython = "-O2" if ext.name == CORE else "-Os"  # a step runs through the border
-        ext.extra_compile_args = flags if msvc else [*flags, of_cython]
+        ext.extra_compile_args = flags if msvc else [*flags, "-Os"]
         ext.extra_link_args = [] if msvc else GCC_LINK_FLAGS
         ext.extra_objects = objects
         super().build_extension(ext)
