@@ -466,10 +466,13 @@ def test_commands_take_a_model_of_the_hub(server: HubServer, checkpoint: Path, a
 
 def test_no_request_reaches_the_hub(server: HubServer, checkpoint: Path) -> None:
     serving = pytest.importorskip("serving")
-    server.repos["sky/laya"] = repo(checkpoint)
+    server.repos["sky/laya"] = server.repos["sky/decider"] = repo(checkpoint)
     with serving.serving() as one, one.client() as client:
-        for name in ("sky/laya", "sky/laya@main", f"{server.endpoint}/sky/laya", "s1-pico"):
+        for name in ("sky/decider", "sky/decider@main", f"{server.endpoint}/sky/decider", "s1-pico"):
             assert client.post({"model": name, "state": "grey", "questions": QUESTIONS}).status == 404
+        # as clients call their default model: the one that is served answers
+        answer = client.post({"model": "sky/laya", "state": "grey", "questions": QUESTIONS})
+        assert (answer.status, answer.json["model"]) == (200, "painted")
     assert server.asked == []
 
 

@@ -58,7 +58,7 @@ static void check_questions(const char *isa)
             expect(sky_ask_sequence(&asks[a], i, NULL, NULL) == n && used >= 0 && used <= asks[a].n_state, isa, "length", i);
             const int n_markers = marker_offsets[i + 1] - marker_offsets[i];
             const int32_t tokens[2] = {0, n}, marked[2] = {0, n_markers};
-            const sky_batch alone = {1, own, tokens, markers + marker_offsets[i], marked, types + i};
+            const sky_batch alone = {1, own, tokens, markers + marker_offsets[i], marked, types + i, NULL};
             expect(sky_run(plan, &alone, expected + n_scores) == SKY_OK, isa, sky_plan_error(plan), i);
             n_scores += n_markers;
             n_all += n;
