@@ -114,7 +114,7 @@ test("typing into Ask moves the bars and says what is wrong where it is", async 
   assert.match(await page.locator("#answers .notice").first().innerText(), /^The model read \d+ of the state's \d+ tokens/);
 
   await page.locator("#example").click();
-  await until(page, "usage", /tokens/);
+  await until(page, "curl", /vy 0 dx 36/); // what is shown follows a moment after
   await page.locator("summary").click();
   const curl = await text(page, "curl");
   assert.match(curl, /^curl http:\/\/127\.0\.0\.1:8080\/v1\/systemone -H 'content-type: application\/json'/);
