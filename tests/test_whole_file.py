@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from skyinfer.files.whole_file import WholeFile
+from skyinfer.files.whole_file import WholeFile, refuse_inputs
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="no such files")
 
@@ -195,3 +196,34 @@ def test_the_blocks_own_errors_pass(error: type[BaseException], tmp_path: Path) 
         fail()
     assert out.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_file_that_is_read_is_not_written_to(tmp_path: Path) -> None:
+    rows, link = tmp_path / "rows.jsonl", tmp_path / "link.jsonl"
+    rows.write_text("{}\n")
+    link.symlink_to(rows)
+    for out in (rows, link, str(tmp_path / "." / "rows.jsonl")):
+        with pytest.raises(OSError, match="is read by this command, too"):
+            refuse_inputs(out, None, tmp_path / "missing", rows)
+    refuse_inputs(tmp_path / "new.jsonl", rows, None)
+    refuse_inputs(link, tmp_path / "missing")
+    assert rows.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["calibrate"]])
+def test_labelled_rows_survive_a_forced_command(tmp_path: Path, command: list[str]) -> None:
+    rows = tmp_path / "rows.json"
+    rows.write_text("{}\n")
+    call = [sys.executable, "-m", "skyinfer", *command, str(rows), "-o", str(rows), "--force"]
+    run = subprocess.run(call, capture_output=True, text=True)
+    assert (run.returncode, "is read by this command, too" in run.stderr) == (1, True), run.stderr
+    assert rows.read_text() == "{}\n"
+
+
+def test_an_empty_model_is_not_the_default_one(tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "skyinfer", "decide", "-m", "", str(tmp_path / "request.json")]
+    (tmp_path / "request.json").write_text(
+        '{"state": "x", "questions": {"q": {"type": "noul", "instructions": "Up?"}}}'
+    )
+    run = subprocess.run(call, capture_output=True, text=True)
+    assert (run.returncode, "the path is empty" in run.stderr) == (1, True), run.stderr

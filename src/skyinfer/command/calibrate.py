@@ -35,9 +35,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     from ..evaluation import calibrate
     from ..evaluation.labelled import read_labelled
+    from ..files.whole_file import refuse_inputs
     from ..model import load
     from ..train.rows import RowsError
 
+    refuse_inputs(arguments.out, arguments.rows)
     try:
         rows = read_labelled(arguments.rows)
     except RowsError as fault:

@@ -76,10 +76,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     from ..evaluation import evaluate
     from ..evaluation.labelled import read_labelled
-    from ..files.whole_file import WholeFile
+    from ..files.whole_file import WholeFile, refuse_inputs
     from ..model import load
     from ..train.rows import RowsError
 
+    if arguments.out is not None:
+        refuse_inputs(arguments.out, arguments.rows, *models)
     target = None if arguments.out is None else WholeFile(arguments.out, replace=arguments.force)
     try:
         rows = read_labelled(arguments.rows, arguments.by)

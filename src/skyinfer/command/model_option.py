@@ -20,4 +20,6 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
 
 def model_path(arguments: argparse.Namespace) -> str | None:
     """What -m or the environment names; None for the model that comes with skyinfer."""
-    return arguments.model or os.environ.get(MODEL_VARIABLE) or None
+    if arguments.model is not None:
+        return str(arguments.model)  # also an empty one, which is refused where it is opened
+    return os.environ.get(MODEL_VARIABLE) or None

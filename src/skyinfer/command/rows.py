@@ -90,10 +90,12 @@ def _answered(
 ) -> int:
     from .. import load
     from ..files.paths import checked_path, open_regular
-    from ..files.whole_file import WholeFile
+    from ..files.whole_file import WholeFile, refuse_inputs
     from ..rows.runs import answer_file, answer_stream, was_writing
 
     replace = arguments.force or (arguments.resume and was_writing(arguments.out))
+    if arguments.out != "-":
+        refuse_inputs(arguments.out, arguments.source, arguments.questions, model_path(arguments))
     whole = None if arguments.out == "-" else WholeFile(arguments.out, replace=replace)
     if arguments.source != "-":
         path = checked_path(arguments.source)

@@ -25,6 +25,21 @@ _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNO
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
+def refuse_inputs(out: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
+    """Refuse to write to a file that is read for it, under whatever name; None and what is not there is nothing.
+
+    Raises:
+        OSError: `out` is one of the inputs.
+    """
+    for path in inputs:
+        with contextlib.suppress(OSError, ValueError):
+            if path is not None and os.path.samefile(out, path):
+                break
+    else:
+        return
+    raise OSError(errno.EINVAL, "is read by this command, too; name another file to write", os.fspath(out))
+
+
 class WholeFile:
     """A place for a file, checked: nothing stands there, or a regular file that may be replaced.
 
