@@ -26,11 +26,14 @@ from checkpoints import SIZES, byte_tokenizer, metaspace_tokenizer, paint
 from differential import DIRECTORIES, Draw
 from golden.inputs import PLAIN
 from golden.recipes import RECIPES, from_literal, painted, recorded
+from test_gguf_quantized import write as write_gguf
 
 import skyinfer
 from skyinfer.errors import RequestError
 from skyinfer.files.activations import ACTIVATIONS
 from skyinfer.files.conversion import convert
+from skyinfer.files.gguf import GGUFFile
+from skyinfer.files.tensors import without_ones
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 LAYA_FIELDS = (
@@ -199,6 +202,10 @@ def write_models(directory: Path) -> dict[str, Any]:
         path = directory / f"{outtype}.gguf"
         convert(painted("byte"), path, outtype=outtype, name=outtype, force=True)
         models[outtype] = skyinfer.load(path)
+    path = directory / "squeezed.gguf"  # no dimensions of 1, as llama-quantize writes them
+    with GGUFFile.open(models["byte"].path) as file:
+        write_gguf(file, path, {}, {name: [*without_ones(info.shape)][::-1] for name, info in file.tensors.items()})
+    models["squeezed"] = skyinfer.load(path)
     for entry in ACTIVATIONS:
         checkpoint = paint(directory / "painted" / entry.name, **SIZES["pico"], activation=entry.transformers[0])
         path = directory / f"{entry.name}.gguf"

@@ -78,7 +78,8 @@ export interface ModelConfig {
 }
 
 /**
- * Reads and checks a header: every key, and every tensor's name and shape, which `tensorsOf` says for a configuration.
+ * Reads and checks a header: every key, and every tensor's name and shape, which `tensorsOf` says for a configuration. Dimensions
+ * of 1, which tools add and drop, may differ: the header's tensors get the shapes that are expected of them.
  *
  * @throws FormatError the message names the key or tensor, or the dialect where the file is one of the other things that are
  *   called a Laya GGUF.
@@ -89,8 +90,9 @@ export function configOf(header: GgufHeader, tensorsOf: (config: ModelConfig) =>
   for (const [name, shape] of expected) {
     const found = header.tensors.get(name);
     if (!found) throw new FormatError(`${header.path}: tensor ${name} is missing (expected [${shape.join(", ")}])`);
-    if (String(found.shape) !== String(shape))
+    if (String(withoutOnes(found.shape)) !== String(withoutOnes(shape)))
       throw new FormatError(`${header.path}: tensor ${name}: expected [${shape.join(", ")}], found [${found.shape.join(", ")}]`);
+    found.shape = shape;
   }
   for (const name of header.tensors.keys())
     if (!expected.has(name)) throw new FormatError(`${header.path}: tensor ${shownName(name)} is unknown to a Laya model`);
@@ -155,6 +157,10 @@ function readConfig(header: GgufHeader): ModelConfig {
     maskId: keys.whole("tokenizer.ggml.mask_token_id", 0, vocabSize - 1),
     contextTokens: keys.contextTokens(maxTokens),
   };
+}
+
+function withoutOnes(shape: number[]): number[] {
+  return shape.filter((n) => n !== 1);
 }
 
 /** Rows and columns of a tensor; a vector is one row. */
