@@ -48,8 +48,12 @@ typedef struct {
     sky_linear ffn_down;        /* [d, ff] */
 } sky_layer;
 
-/* Queries apart from keys and values: in the last block only marker rows ask. */
+/* Queries apart from keys and values: in s1's last block only marker rows ask, and in s2 the state answers its options. */
 typedef struct {
+    sky_norm_weights cross_norm, cross_kv_norm; /* s2 only, as all of cross_: of the options, and of the state */
+    sky_linear cross_q;      /* [d, d] */
+    sky_linear cross_kv;     /* [2 d, d]: k rows, then v */
+    sky_linear cross_output; /* [d, d] */
     sky_norm_weights attn_norm;
     sky_linear attn_q;      /* [d, d] */
     sky_linear attn_kv;     /* [2 d, d]: k rows, then v */

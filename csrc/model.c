@@ -42,48 +42,66 @@ typedef struct {
 #define BLOCK(member) offsetof(sky_block, member)
 
 /* In the order of the forward pass; rows of one level that follow each other are repeated together for each layer or block. */
-static const tensor_row s1_tensors[] = {
-    {WHOLE_MODEL, "token_embd.weight", COPIED, 1, N_VOCAB, 1, D, MODEL(token_embd), 0, 0},
-    {WHOLE_MODEL, "token_embd_norm.weight", COPIED, 1, ONE, 1, D, MODEL(token_embd_norm.weight), 0, 0},
+#define ENCODER_TENSORS \
+    {WHOLE_MODEL, "token_embd.weight", COPIED, 1, N_VOCAB, 1, D, MODEL(token_embd), 0, 0}, \
+    {WHOLE_MODEL, "token_embd_norm.weight", COPIED, 1, ONE, 1, D, MODEL(token_embd_norm.weight), 0, 0}, \
+\
+    {ENCODER_LAYER, "attn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(attn_norm.weight), 0, 1}, \
+    {ENCODER_LAYER, "attn_qkv.weight", PACKED, 3, D, 1, D, LAYER(attn_qkv), 0, 0}, \
+    {ENCODER_LAYER, "attn_output.weight", PACKED, 1, D, 1, D, LAYER(attn_output), 0, 0}, \
+    {ENCODER_LAYER, "ffn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(ffn_norm.weight), 0, 0}, \
+    {ENCODER_LAYER, "ffn_up.weight", GATED, 2, D_FF, 1, D, LAYER(ffn_up), 0, 0}, \
+    {ENCODER_LAYER, "ffn_down.weight", PACKED, 1, D, 1, D_FF, LAYER(ffn_down), 0, 0}, \
+\
+    {WHOLE_MODEL, "output_norm.weight", COPIED, 1, ONE, 1, D, MODEL(output_norm.weight), 0, 0}, \
+    {WHOLE_MODEL, "token_types.weight", COPIED, 1, N_TYPES, 1, D, MODEL(token_types), 0, 0}
 
-    {ENCODER_LAYER, "attn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(attn_norm.weight), 0, 1},
-    {ENCODER_LAYER, "attn_qkv.weight", PACKED, 3, D, 1, D, LAYER(attn_qkv), 0, 0},
-    {ENCODER_LAYER, "attn_output.weight", PACKED, 1, D, 1, D, LAYER(attn_output), 0, 0},
-    {ENCODER_LAYER, "ffn_norm.weight", COPIED, 1, ONE, 1, D, LAYER(ffn_norm.weight), 0, 0},
-    {ENCODER_LAYER, "ffn_up.weight", GATED, 2, D_FF, 1, D, LAYER(ffn_up), 0, 0},
-    {ENCODER_LAYER, "ffn_down.weight", PACKED, 1, D, 1, D_FF, LAYER(ffn_down), 0, 0},
+#define CROSS_ATTENTION_TENSORS \
+    {DECISION_BLOCK, "cross_attn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(cross_norm.weight), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(cross_norm.bias), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_kv_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(cross_kv_norm.weight), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_kv_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(cross_kv_norm.bias), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_q.weight", PACKED, 1, D, 1, D, BLOCK(cross_q), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_q.bias", COPIED, 1, ONE, 1, D, BLOCK(cross_q.bias), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_kv.weight", PACKED, 2, D, 1, D, BLOCK(cross_kv), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_kv.bias", COPIED, 1, ONE, 2, D, BLOCK(cross_kv.bias), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_output.weight", PACKED, 1, D, 1, D, BLOCK(cross_output), 0, 0}, \
+    {DECISION_BLOCK, "cross_attn_output.bias", COPIED, 1, ONE, 1, D, BLOCK(cross_output.bias), 0, 0}
 
-    {WHOLE_MODEL, "output_norm.weight", COPIED, 1, ONE, 1, D, MODEL(output_norm.weight), 0, 0},
-    {WHOLE_MODEL, "token_types.weight", COPIED, 1, N_TYPES, 1, D, MODEL(token_types), 0, 0},
+#define DECISION_TENSORS \
+    {DECISION_BLOCK, "attn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.weight), 0, 0}, \
+    {DECISION_BLOCK, "attn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.bias), 0, 0}, \
+    {DECISION_BLOCK, "attn_qkv.weight", PACKED, 3, D, 1, D, BLOCK(attn_q), BLOCK(attn_kv), 0}, \
+    {DECISION_BLOCK, "attn_qkv.bias", COPIED, 1, ONE, 3, D, BLOCK(attn_q.bias), BLOCK(attn_kv.bias), 0}, \
+    {DECISION_BLOCK, "attn_output.weight", PACKED, 1, D, 1, D, BLOCK(attn_output), 0, 0}, \
+    {DECISION_BLOCK, "attn_output.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_output.bias), 0, 0}, \
+    {DECISION_BLOCK, "ffn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.weight), 0, 0}, \
+    {DECISION_BLOCK, "ffn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.bias), 0, 0}, \
+    {DECISION_BLOCK, "ffn_up.weight", PACKED, 4, D, 1, D, BLOCK(ffn_up), 0, 0}, \
+    {DECISION_BLOCK, "ffn_up.bias", COPIED, 1, ONE, 4, D, BLOCK(ffn_up.bias), 0, 0}, \
+    {DECISION_BLOCK, "ffn_down.weight", PACKED, 1, D, 4, D, BLOCK(ffn_down), 0, 0}, \
+    {DECISION_BLOCK, "ffn_down.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_down.bias), 0, 0}
 
-    {DECISION_BLOCK, "attn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.weight), 0, 0},
-    {DECISION_BLOCK, "attn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_norm.bias), 0, 0},
-    {DECISION_BLOCK, "attn_qkv.weight", PACKED, 3, D, 1, D, BLOCK(attn_q), BLOCK(attn_kv), 0},
-    {DECISION_BLOCK, "attn_qkv.bias", COPIED, 1, ONE, 3, D, BLOCK(attn_q.bias), BLOCK(attn_kv.bias), 0},
-    {DECISION_BLOCK, "attn_output.weight", PACKED, 1, D, 1, D, BLOCK(attn_output), 0, 0},
-    {DECISION_BLOCK, "attn_output.bias", COPIED, 1, ONE, 1, D, BLOCK(attn_output.bias), 0, 0},
-    {DECISION_BLOCK, "ffn_norm.weight", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.weight), 0, 0},
-    {DECISION_BLOCK, "ffn_norm.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_norm.bias), 0, 0},
-    {DECISION_BLOCK, "ffn_up.weight", PACKED, 4, D, 1, D, BLOCK(ffn_up), 0, 0},
-    {DECISION_BLOCK, "ffn_up.bias", COPIED, 1, ONE, 4, D, BLOCK(ffn_up.bias), 0, 0},
-    {DECISION_BLOCK, "ffn_down.weight", PACKED, 1, D, 4, D, BLOCK(ffn_down), 0, 0},
-    {DECISION_BLOCK, "ffn_down.bias", COPIED, 1, ONE, 1, D, BLOCK(ffn_down.bias), 0, 0},
+#define SCORER_TENSORS \
+    {WHOLE_MODEL, "cls.norm.weight", COPIED, 1, ONE, 1, D, MODEL(cls_norm.weight), 0, 0}, \
+    {WHOLE_MODEL, "cls.norm.bias", COPIED, 1, ONE, 1, D, MODEL(cls_norm.bias), 0, 0}, \
+    {WHOLE_MODEL, "cls.weight", PACKED, 1, D, 1, D, MODEL(cls), 0, 0}, \
+    {WHOLE_MODEL, "cls.bias", COPIED, 1, ONE, 1, D, MODEL(cls.bias), 0, 0}, \
+    {WHOLE_MODEL, "cls.output.weight", PACKED, 1, ONE, 1, D, MODEL(cls_output), 0, 0}, \
+    {WHOLE_MODEL, "cls.output.bias", COPIED, 1, ONE, 1, ONE, MODEL(cls_output.bias), 0, 0}
 
-    {WHOLE_MODEL, "cls.norm.weight", COPIED, 1, ONE, 1, D, MODEL(cls_norm.weight), 0, 0},
-    {WHOLE_MODEL, "cls.norm.bias", COPIED, 1, ONE, 1, D, MODEL(cls_norm.bias), 0, 0},
-    {WHOLE_MODEL, "cls.weight", PACKED, 1, D, 1, D, MODEL(cls), 0, 0},
-    {WHOLE_MODEL, "cls.bias", COPIED, 1, ONE, 1, D, MODEL(cls.bias), 0, 0},
-    {WHOLE_MODEL, "cls.output.weight", PACKED, 1, ONE, 1, D, MODEL(cls_output), 0, 0},
-    {WHOLE_MODEL, "cls.output.bias", COPIED, 1, ONE, 1, ONE, MODEL(cls_output.bias), 0, 0},
-};
+static const tensor_row s1_tensors[] = {ENCODER_TENSORS, DECISION_TENSORS, SCORER_TENSORS};
+static const tensor_row s2_tensors[] = {ENCODER_TENSORS, CROSS_ATTENTION_TENSORS, DECISION_TENSORS, SCORER_TENSORS};
 
 typedef struct {
     const tensor_row *tensors;
     int n_tensors;
+    int least_blocks; /* of the decision: without one s2's options would know nothing of the state */
 } architecture;
 
 static const architecture architectures[SKY_N_ARCHITECTURES] = {
-    [SKY_ARCH_S1] = {s1_tensors, sizeof s1_tensors / sizeof s1_tensors[0]},
+    [SKY_ARCH_S1] = {s1_tensors, sizeof s1_tensors / sizeof s1_tensors[0], 0},
+    [SKY_ARCH_S2] = {s2_tensors, sizeof s2_tensors / sizeof s2_tensors[0], 1},
 };
 
 /* ---- walking over it ---- */
@@ -332,7 +350,8 @@ sky_status sky_check_sizes(const sky_model_params *p, char *fault, size_t n)
                 && is_limited("d_ff", p->d_ff, 1, SKY_MAX_D_FF, fault, n)
                 && is_limited("n_vocab", p->n_vocab, 1, SKY_MAX_VOCAB, fault, n)
                 && is_limited("n_layers", p->n_layers, 1, SKY_MAX_BLOCKS, fault, n)
-                && is_limited("n_decision_blocks", p->n_decision_blocks, 0, SKY_MAX_BLOCKS, fault, n)
+                && is_limited("n_decision_blocks", p->n_decision_blocks, architectures[p->architecture].least_blocks, SKY_MAX_BLOCKS,
+                              fault, n)
             ? SKY_OK
             : SKY_ERR_ARGUMENT;
 }
@@ -349,6 +368,8 @@ static sky_status check_params(sky_model *m)
         || !is_limited("activation", (int32_t)p->activation, 0, SKY_N_ACTIVATIONS - 1, fault, sizeof fault)
         || !is_limited("option_layout", (int32_t)p->option_layout, 0, SKY_N_OPTION_LAYOUTS - 1, fault, sizeof fault))
         return fail(m, SKY_ERR_ARGUMENT, "%s", fault);
+    if (p->architecture != SKY_ARCH_S1 && p->option_layout != SKY_OPTIONS_SEQUENTIAL)
+        return fail(m, SKY_ERR_ARGUMENT, "option_layout: only s1 has its options in one sequence");
     if (p->d_model % p->n_heads || p->d_model / p->n_heads % 2)
         return fail(m, SKY_ERR_ARGUMENT, "n_heads: %d does not divide d_model %d into even heads", p->n_heads, p->d_model);
     if (p->d_model % p->n_decision_heads)

@@ -69,6 +69,8 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     plan->state = SKY_STATE_FAILED; /* until all of it is there */
     if (!model || model->state != SKY_STATE_FROZEN)
         return sky_plan_fail(plan, SKY_ERR_STATE, "the model is not frozen");
+    if (model->params.architecture != SKY_ARCH_S1)
+        return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "no plan runs this architecture yet");
     plan->model = model;
     plan->limits = *limits;
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1

@@ -51,7 +51,9 @@ typedef enum {
 
 typedef enum { SKY_QUESTION_CHOICE = 0, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_N_QUESTION_TYPES } sky_question_type;
 
-typedef enum { SKY_ARCH_S1 = 0, SKY_N_ARCHITECTURES } sky_architecture;
+/* s1 puts question, options and state into one sequence. s2 encodes the state once for all questions, and the options of a
+ * question beforehand, as a set: their order does not matter. */
+typedef enum { SKY_ARCH_S1 = 0, SKY_ARCH_S2, SKY_N_ARCHITECTURES } sky_architecture;
 
 /* In parallel all options of a question begin at the same position, none sees another, and the encoder's windows count
  * positions; what follows them goes on behind the longest. So the order of options does not matter. */
@@ -87,7 +89,7 @@ typedef struct {
     int32_t n_vocab;
     int32_t n_layers;     /* encoder layers */
     int32_t n_heads;      /* of the encoder; divides d_model, and d_model / n_heads is even */
-    int32_t n_decision_blocks; /* blocks of the decision head; may be 0 */
+    int32_t n_decision_blocks; /* blocks of the decision head; may be 0 in s1 */
     int32_t n_decision_heads; /* attention heads of a decision head block; divides d_model */
     int32_t window;       /* tokens that a local layer sees on each side */
     int32_t max_positions; /* longest sequence that will ever be run: the size of the rope tables */

@@ -34,6 +34,23 @@ def test_tensors_are_those_of_a_checkpoint(size: str, tmp_path: Path) -> None:
     assert found == {name: shape for name, shape in stored.items() if not name.startswith(("act_head.", "temperature"))}
 
 
+def test_tensors_of_s2_are_those_of_s1_and_cross_attention() -> None:
+    d, sizes = 8, {"d_model": 8, "d_ff": 6, "n_vocab": 5, "n_layers": 3, "n_decision_blocks": 2}
+    s1, s2 = (border.tensor_shapes(**sizes, architecture=name) for name in ("s1", "s2"))
+    cross = {
+        "cross_attn_norm.weight": (d,), "cross_attn_norm.bias": (d,),
+        "cross_attn_kv_norm.weight": (d,), "cross_attn_kv_norm.bias": (d,),
+        "cross_attn_q.weight": (d, d), "cross_attn_q.bias": (d,),
+        "cross_attn_kv.weight": (2 * d, d), "cross_attn_kv.bias": (2 * d,),
+        "cross_attn_output.weight": (d, d), "cross_attn_output.bias": (d,),
+    }  # fmt: skip
+    assert s2 == s1 | {f"blk.{blk}.{name}": shape for blk in (3, 4) for name, shape in cross.items()}
+    assert [name for name in s2 if name in s1] == list(s1)
+    assert list(s2).index("blk.3.cross_attn_norm.weight") + len(cross) == list(s2).index("blk.3.attn_norm.weight")
+    with pytest.raises(ValueError, match="sizes"):
+        border.tensor_shapes(**sizes | {"n_decision_blocks": 0}, architecture="s2")
+
+
 @pytest.mark.parametrize(
     ("size", "least", "most"),
     [

@@ -18,6 +18,7 @@ MAX_VOCAB: int
 MAX_D_HEAD: int
 MAX_THREADS: int
 N_QUESTION_TYPES: int
+ARCHITECTURES: dict[str, int]
 ACTIVATIONS: dict[str, int]
 OPTION_LAYOUTS: dict[str, int]
 DTYPES: dict[str, int]
@@ -25,7 +26,7 @@ DTYPES: dict[str, int]
 def isa_names() -> list[str]: ...
 def isa_supported(name: str) -> bool: ...
 def tensor_shapes(
-    *, d_model: int, d_ff: int, n_vocab: int, n_layers: int, n_decision_blocks: int
+    *, d_model: int, d_ff: int, n_vocab: int, n_layers: int, n_decision_blocks: int, architecture: str = "s1"
 ) -> dict[str, tuple[int, ...]]: ...
 def widen_bf16(values: np.ndarray) -> Matrix: ...
 def token_ids(ids: Iterable[int]) -> Ids: ...
@@ -51,6 +52,7 @@ class CoreModel:
         rope_base_global: float,
         rope_base_local: float,
         activation: str,
+        architecture: str = "s1",
         option_layout: str = "sequential",
         layer_is_global: Sequence[bool],
         qkv_table_bytes: int = 0,

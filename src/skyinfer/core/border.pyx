@@ -19,6 +19,8 @@ from ..errors import IsaError
 MAX_BLOCKS, MAX_D_MODEL, MAX_D_FF, MAX_VOCAB = SKY_MAX_BLOCKS, SKY_MAX_D_MODEL, SKY_MAX_D_FF, SKY_MAX_VOCAB
 MAX_D_HEAD, MAX_THREADS, N_QUESTION_TYPES = SKY_MAX_D_HEAD, SKY_MAX_THREADS, SKY_N_QUESTION_TYPES
 
+ARCHITECTURES = {"s1": SKY_ARCH_S1, "s2": SKY_ARCH_S2}
+
 ACTIVATIONS = {
     "gelu": SKY_ACT_GELU,
     "silu": SKY_ACT_SILU,
@@ -63,8 +65,11 @@ def isa_supported(str name not None) -> bool:
     return bool(sky_isa_supported(name.encode()))
 
 
-def tensor_shapes(*, int d_model, int d_ff, int n_vocab, int n_layers, int n_decision_blocks) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(*, int d_model, int d_ff, int n_vocab, int n_layers, int n_decision_blocks,
+                  str architecture="s1") -> dict[str, tuple[int, ...]]:
     """Every tensor of a model of these sizes by its GGUF name: its shape, rows first, in the order of the forward pass.
+
+    `architecture`: one of `ARCHITECTURES`.
 
     Raises:
         ValueError: a size is outside of the core's limits.
@@ -74,6 +79,7 @@ def tensor_shapes(*, int d_model, int d_ff, int n_vocab, int n_layers, int n_dec
     cdef int i, n
     cdef object cols
     memset(&params, 0, sizeof(params))
+    params.architecture = ARCHITECTURES[architecture]
     params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
     params.n_layers, params.n_decision_blocks = n_layers, n_decision_blocks
     n = sky_tensors(&params, NULL, 0)
@@ -126,8 +132,8 @@ cdef class CoreModel:
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
-                  float rope_base_local, str activation, layer_is_global, str option_layout="sequential",
-                  size_t qkv_table_bytes=0, isa=None, int n_cpus=0):
+                  float rope_base_local, str activation, layer_is_global, str architecture="s1",
+                  str option_layout="sequential", size_t qkv_table_bytes=0, isa=None, int n_cpus=0):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -136,6 +142,7 @@ cdef class CoreModel:
             raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         cdef sky_model_params params
         memset(&params, 0, sizeof(params))
+        params.architecture = ARCHITECTURES[architecture]
         params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
         params.n_layers, params.n_heads, params.n_decision_blocks = n_layers, n_heads, n_decision_blocks
         params.n_decision_heads, params.window, params.max_positions = n_decision_heads, window, max_positions

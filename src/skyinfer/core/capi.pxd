@@ -49,6 +49,7 @@ cdef extern from "skyinfer.h" nogil:
 
     ctypedef enum sky_architecture:
         SKY_ARCH_S1
+        SKY_ARCH_S2
 
     ctypedef enum sky_dtype:
         SKY_DTYPE_F32
