@@ -56,38 +56,67 @@ static unsigned long long xcr0(void)
 }
 #endif
 
-int sky_cpu_has(sky_cpu_feature feature)
+unsigned sky_cpu_features(void)
 {
     enum { EAX, EBX, ECX, EDX };
-    unsigned leaf0[4], leaf1[4], leaf7[4];
-    if (feature == SKY_CPU_BASELINE)
-        return 1;
-    if (feature == SKY_CPU_NEON)
-        return 0;
+    unsigned leaf0[4], leaf1[4], leaf7[4], leaf7_1[4] = {0}, features = 0;
     cpuid(0, 0, leaf0);
     if (leaf0[EAX] < 7)
         return 0;
     cpuid(1, 0, leaf1);
     cpuid(7, 0, leaf7);
+    if (leaf7[EAX] >= 1)
+        cpuid(7, 1, leaf7_1);
     const int osxsave = leaf1[ECX] >> 27 & 1, fma = leaf1[ECX] >> 12 & 1, avx = leaf1[ECX] >> 28 & 1;
     const int f16c = leaf1[ECX] >> 29 & 1, avx2 = leaf7[EBX] >> 5 & 1;
-    if (!(osxsave && avx && fma && f16c && avx2 && (xcr0() & 0x06) == 0x06)) /* the system saves xmm and ymm */
-        return 0;
-    if (feature == SKY_CPU_AVX2)
-        return 1;
+    if (osxsave && avx && fma && f16c && avx2 && (xcr0() & 0x06) == 0x06) { /* the system saves xmm and ymm */
+        features |= SKY_CPU_AVX2;
+        if (leaf7_1[EAX] >> 4 & 1)
+            features |= SKY_CPU_AVX_VNNI;
+    }
     const unsigned f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-    return (leaf7[EBX] & f_dq_bw_vl) == f_dq_bw_vl && (xcr0() & 0xE6) == 0xE6; /* and opmask and zmm */
+    if (features & SKY_CPU_AVX2 && (leaf7[EBX] & f_dq_bw_vl) == f_dq_bw_vl && (xcr0() & 0xE6) == 0xE6) { /* and opmask, zmm */
+        features |= SKY_CPU_AVX512;
+        if (leaf7[ECX] >> 11 & 1)
+            features |= SKY_CPU_AVX512_VNNI;
+    }
+    return features;
 }
 
-#else
+#elif SKY_AARCH64
 
-int sky_cpu_has(sky_cpu_feature feature)
+#if defined(__linux__)
+#include <sys/auxv.h>
+static int has_dotprod(void)
 {
-#if SKY_AARCH64
-    return feature == SKY_CPU_BASELINE || feature == SKY_CPU_NEON; /* Advanced SIMD is part of AArch64 */
-#else
-    return feature == SKY_CPU_BASELINE;
-#endif
+    const unsigned long asimd_dp = 1ul << 20; /* HWCAP_ASIMDDP, which old headers lack */
+    return (getauxval(AT_HWCAP) & asimd_dp) != 0;
 }
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+static int has_dotprod(void)
+{
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &value, &size, NULL, 0) == 0 && value;
+}
+#elif defined(_WIN32)
+static int has_dotprod(void)
+{
+    const DWORD v82_dp = 43; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE, which old headers lack */
+    return IsProcessorFeaturePresent(v82_dp);
+}
+#else
+static int has_dotprod(void) { return 0; }
+#endif
+
+unsigned sky_cpu_features(void) /* Advanced SIMD is part of AArch64 */
+{
+    return SKY_CPU_NEON | (has_dotprod() ? SKY_CPU_DOTPROD : 0);
+}
+
+#else
+
+unsigned sky_cpu_features(void) { return 0; }
 
 #endif

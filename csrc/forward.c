@@ -97,7 +97,7 @@ static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, item
 }
 
 typedef struct {
-    const sky_kernels *kernels;
+    sky_gemm_fn *multiply;
     sky_gemm gemm;
 } product_step;
 
@@ -105,7 +105,7 @@ static void multiply_panels(void *context, int thread, int begin, int end)
 {
     const product_step *step = context;
     (void)thread;
-    step->kernels->gemm_f32(&step->gemm, begin, end);
+    step->multiply(&step->gemm, begin, end);
 }
 
 static const sky_matrix nothing; /* no residual */
@@ -116,7 +116,7 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
 {
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = sky_n_panels(kernels, w);
-    product_step step = {kernels, {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation}};
+    product_step step = {kernels->gemm[w->type], {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation}};
     share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 

@@ -9,9 +9,18 @@
 
 /* ---- instruction sets (cpu.c, dispatch.c) ---- */
 
-typedef enum { SKY_CPU_BASELINE, SKY_CPU_AVX2, SKY_CPU_AVX512, SKY_CPU_NEON } sky_cpu_feature;
+/* What a CPU has and its operating system saves the registers of; a set is an OR of these. */
+typedef enum {
+    SKY_CPU_AVX2 = 1 << 0,        /* with FMA and F16C, which every CPU that has it has, too */
+    SKY_CPU_AVX512 = 1 << 1,      /* F, DQ, BW and VL */
+    SKY_CPU_AVX512_VNNI = 1 << 2, /* of zmm registers */
+    SKY_CPU_AVX_VNNI = 1 << 3,    /* of ymm registers */
+    SKY_CPU_NEON = 1 << 4,
+    SKY_CPU_DOTPROD = 1 << 5,     /* of NEON */
+} sky_cpu_feature;
 
-int sky_cpu_has(sky_cpu_feature feature);
+/* The set of features of this CPU. */
+unsigned sky_cpu_features(void);
 
 /* How many CPUs the calling thread may run on, at least 1. */
 int sky_cpu_count(void);
@@ -27,9 +36,10 @@ typedef enum { SKY_STATE_FAILED = 0, SKY_STATE_OPEN, SKY_STATE_FROZEN } sky_stat
 
 /* A product's weights, [n, k] in the panels of kernels.h. */
 typedef struct {
+    sky_weight_type type;
     int n, k;
     int gated; /* n/2 up rows and n/2 gate rows, interleaved in half panels */
-    float *panels;
+    void *panels; /* [sky_n_panels], sky_panel_bytes apart */
     float *bias; /* [n], or NULL where the model has none */
 } sky_linear;
 
@@ -188,6 +198,9 @@ static inline int sky_n_panels(const sky_kernels *kernels, const sky_linear *w)
     return (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
 }
 
+/* Bytes from one panel of w to the next, as its type asks for. */
+size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w);
+
 /* data [.., k] of dtype: w takes its n rows from first_row on. 0 where a value is NaN or infinite. */
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row);
 
@@ -215,21 +228,26 @@ enum { SKY_RED_ZONE = 0 };
 #define SKY_POISON(p, n) ((void)(p))
 #endif
 
-static inline float *sky_carve(sky_carver *c, size_t rows, size_t cols)
+static inline void *sky_carve_bytes(sky_carver *c, size_t n, size_t bytes_each)
 {
-    const size_t room = (SIZE_MAX - c->used - 2 * SKY_ALIGN - SKY_RED_ZONE) / sizeof(float);
-    if (c->used > SIZE_MAX / 2 || (cols && rows > room / cols)) {
+    const size_t room = SIZE_MAX - c->used - 2 * SKY_ALIGN - SKY_RED_ZONE;
+    if (c->used > SIZE_MAX / 2 || (bytes_each && n > room / bytes_each)) {
         c->used = SIZE_MAX;
         return NULL;
     }
-    const size_t bytes = (rows * cols * sizeof(float) + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
-    float *piece = c->base ? (float *)(c->base + c->used) : NULL;
+    const size_t bytes = (n * bytes_each + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+    char *piece = c->base ? c->base + c->used : NULL;
     if (piece)
         SKY_POISON(c->base + c->used + bytes, SKY_RED_ZONE);
     c->used += bytes + SKY_RED_ZONE;
     return piece;
 }
 
-static inline int32_t *sky_carve_ints(sky_carver *c, size_t n) { return (int32_t *)(void *)sky_carve(c, n, 1); }
+static inline float *sky_carve(sky_carver *c, size_t rows, size_t cols)
+{
+    return sky_carve_bytes(c, rows, cols > SIZE_MAX / sizeof(float) ? SIZE_MAX : cols * sizeof(float));
+}
+
+static inline int32_t *sky_carve_ints(sky_carver *c, size_t n) { return sky_carve_bytes(c, n, sizeof(int32_t)); }
 
 #endif

@@ -252,7 +252,7 @@ static void carve_panels(const sky_model *m, sky_carver *c, sky_linear *w, int64
     w->n = (int)rows;
     w->k = (int)cols;
     w->gated = gated;
-    w->panels = sky_carve(c, (size_t)sky_n_panels(&m->kernels, w) * m->kernels.panel_cols, w->k);
+    w->panels = sky_carve_bytes(c, sky_n_panels(&m->kernels, w), sky_panel_bytes(&m->kernels, w));
 }
 
 static size_t lay_out(sky_model *m, char *base)
@@ -501,7 +501,7 @@ static SKY_NOINLINE void tabulate_tokens(sky_model *m)
     m->kernels.layer_norm(&norm);
     const sky_linear *w = &m->layers[0].attn_qkv;
     const sky_gemm g = {.a = embd, .panels = w->panels, .c = {m->qkv_table, w->n, n, w->n}, .epilogue = SKY_EPILOGUE_LINEAR};
-    m->kernels.gemm_f32(&g, 0, sky_n_panels(&m->kernels, w));
+    m->kernels.gemm[w->type](&g, 0, sky_n_panels(&m->kernels, w));
 }
 
 sky_status sky_model_freeze(sky_model *m)

@@ -41,12 +41,18 @@ static int panel_row(const sky_linear *w, int panel_cols, int panel, int col)
     return col < half ? row : row + w->n / 2;
 }
 
+size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)
+{
+    return (size_t)kernels->panel_cols * w->k * sizeof(float);
+}
+
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
 {
     enum { K_BLOCK = 128 }; /* rows of a panel by this many columns stay in the L1 cache */
     const int cols = kernels->panel_cols;
     int finite = 1;
-    for (int panel = 0; panel < sky_n_panels(kernels, w); panel++)
+    for (int panel = 0; panel < sky_n_panels(kernels, w); panel++) {
+        float *packed = (float *)((char *)w->panels + panel * sky_panel_bytes(kernels, w));
         for (int k0 = 0; k0 < w->k; k0 += K_BLOCK) {
             const int count = w->k - k0 < K_BLOCK ? w->k - k0 : K_BLOCK;
             float rows[SKY_MAX_PANEL_COLS * K_BLOCK];
@@ -58,7 +64,8 @@ int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const v
                 else
                     finite &= sky_read_floats(kernels, dtype, data, (size_t)(first_row + row) * w->k + k0, count, out);
             }
-            kernels->pack_panel(rows, K_BLOCK, count, w->panels + ((size_t)panel * w->k + k0) * cols);
+            kernels->pack_panel(rows, K_BLOCK, count, packed + (size_t)k0 * cols);
         }
+    }
     return finite;
 }

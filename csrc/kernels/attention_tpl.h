@@ -202,7 +202,7 @@ static void fill_from_templates(sky_kernels *table)
 {
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
-    table->gemm_f32 = gemm_f32;
+    table->gemm[SKY_WEIGHT_F32] = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
     table->pack_panel = pack_panel;

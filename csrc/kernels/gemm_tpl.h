@@ -197,7 +197,7 @@ static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, i
         const int n_tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
         const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
         for (int panel = panel_begin; panel < panel_end; panel++) {
-            const float *w = g->panels + (size_t)panel * panel_floats, *ahead = w + panel_floats;
+            const float *w = (const float *)g->panels + (size_t)panel * panel_floats, *ahead = w + panel_floats;
             for (int row = first; row < last; row += TILE_ROWS) {
                 const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
                 gemm_tiles[rows](g, row, panel, w, ahead, ahead_step);
@@ -217,7 +217,7 @@ static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
     for (int i = 0, begin = 0; i < n_parts; i++) {
         const int end = i + 1 == n_parts ? k : (int)((int64_t)k * (i + 1) / n_parts / FLOATS_PER_LINE * FLOATS_PER_LINE);
         part.a = sky_cols(g->a, begin, end - begin);
-        part.panels = g->panels + (size_t)begin * PANEL_COLS;
+        part.panels = (const float *)g->panels + (size_t)begin * PANEL_COLS;
         gemm_part(&part, panel_floats, panel_begin, panel_end);
         part.bias = NULL;
         part.residual = g->c;

@@ -1,7 +1,8 @@
 /* The kernel table: what an instruction set implements, and the contract of every kernel, once.
  *
  * Layout   Activations are row-major float [rows, cols] with a stride in elements. Weights are packed in *panels*: panel p
- *          holds output columns p*panel_cols .. +panel_cols-1 as [k][panel_cols], zero beyond n, 64-byte aligned.
+ *          holds output columns p*panel_cols .. +panel_cols-1, zero beyond n, 64-byte aligned, one panel behind the other; its
+ *          layout is that of the weight type.
  * Reading  No kernel reads or writes an element outside the shapes below, not even by a masked-off vector load that
  *          could be seen (tests poison the padding with NaN and guard it with canaries).
  * Sums     Every product is accumulated in float in ascending k (by fused multiply-add everywhere but in portable.c), one
@@ -36,6 +37,12 @@ static inline sky_matrix sky_rows(sky_matrix m, int first, int n)
 
 static inline sky_matrix sky_cols(sky_matrix m, int first, int n) { return (sky_matrix){m.data + first, m.stride, m.rows, n}; }
 
+/* What a product's weights are in memory. */
+typedef enum {
+    SKY_WEIGHT_F32 = 0, /* panels of float [k][panel_cols] */
+    SKY_N_WEIGHT_TYPES
+} sky_weight_type;
+
 typedef enum {
     SKY_EPILOGUE_LINEAR = 0, /* c = acc + bias + residual */
     SKY_EPILOGUE_RELU,       /* c = max(acc + bias, 0) */
@@ -49,7 +56,7 @@ typedef enum {
  * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. */
 typedef struct {
     sky_matrix a;
-    const float *panels;
+    const void *panels; /* of the kernel's weight type */
     const float *bias;
     sky_matrix residual;
     sky_matrix c;
@@ -100,12 +107,14 @@ static inline size_t sky_attention_scratch(int n_keys, int d_head)
          + SKY_MAX_PANEL_COLS * (size_t)(d_head + 16);
 }
 
+/* Columns [panel_begin, panel_end) of c in units of panels, so that threads can share one product. */
+typedef void sky_gemm_fn(const sky_gemm *g, int panel_begin, int panel_end);
+
 typedef struct {
     const char *isa;
     int tile_rows;  /* of the GEMM's register tile */
     int panel_cols; /* of a packed panel; even */
-    /* columns [panel_begin, panel_end) in units of panels, so that threads can share one product */
-    void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end);
+    sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES];
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
     /* panel[j * panel_cols + i] = rows[i * stride + j] for i < panel_cols and j < k */

@@ -81,7 +81,7 @@ static void store_row(const sky_gemm *g, const float *acc, int row, int panel)
 static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
 {
     for (int panel = panel_begin; panel < panel_end; panel++) {
-        const float *w = g->panels + (size_t)panel * (size_t)g->a.cols * PANEL_COLS;
+        const float *w = (const float *)g->panels + (size_t)panel * (size_t)g->a.cols * PANEL_COLS;
         for (int row = 0; row < g->a.rows; row++) {
             const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
             float acc[PANEL_COLS] = {0};
@@ -208,7 +208,7 @@ void sky_fill_portable(sky_kernels *table)
     table->isa = "portable";
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
-    table->gemm_f32 = gemm_f32;
+    table->gemm[SKY_WEIGHT_F32] = gemm_f32;
     table->layer_norm = layer_norm;
     table->attention = attention;
     table->pack_panel = pack_panel;

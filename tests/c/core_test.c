@@ -97,11 +97,11 @@ static void product(const sky_kernels *kernels, int n, int k, int gated, int epi
 {
     sky_linear linear = {.n = n, .k = k, .gated = gated};
     const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
-    linear.panels = sky_alloc((size_t)n_panels * kernels->panel_cols * k * sizeof(float));
+    linear.panels = sky_alloc(n_panels * sky_panel_bytes(kernels, &linear));
     expect(sky_pack(kernels, &linear, SKY_DTYPE_F32, w, 0), kernels->isa, "sky_pack", 0);
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
                         epilogue_of(epilogue), act_of(epilogue)};
-    kernels->gemm_f32(&g, 0, n_panels);
+    kernels->gemm[linear.type](&g, 0, n_panels);
     sky_release(linear.panels);
 }
 

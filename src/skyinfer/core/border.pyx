@@ -593,7 +593,7 @@ cdef int select_kernels(str isa, sky_kernels *table) except -1:
 cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const float *w) except -1:
     """Allocates linear.panels and packs w [linear.n, linear.k]."""
     cdef size_t n_panels = (linear.n + table.panel_cols - 1) // table.panel_cols
-    linear.panels = <float *>sky_alloc(n_panels * table.panel_cols * linear.k * sizeof(float))
+    linear.panels = sky_alloc(n_panels * sky_panel_bytes(table, linear))
     if linear.panels == NULL:
         raise MemoryError
     sky_pack(table, linear, SKY_DTYPE_F32, w, 0)

@@ -189,7 +189,7 @@ cdef extern from "kernels/kernels.h" nogil:
 
     ctypedef struct sky_gemm:
         sky_matrix a
-        const float *panels
+        const void *panels
         const float *bias
         sky_matrix residual
         sky_matrix c
@@ -218,11 +218,17 @@ cdef extern from "kernels/kernels.h" nogil:
 
     size_t sky_attention_scratch(int n_keys, int d_head)
 
+    ctypedef enum sky_weight_type:
+        SKY_WEIGHT_F32
+        SKY_N_WEIGHT_TYPES
+
+    ctypedef void sky_gemm_fn(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
+
     ctypedef struct sky_kernels:
         const char *isa
         int tile_rows
         int panel_cols
-        void (*gemm_f32)(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
+        sky_gemm_fn **gemm
         void (*layer_norm)(const sky_norm *n) noexcept nogil
         void (*attention)(const sky_attention *a) noexcept nogil
         void (*widen_f16)(const uint16_t *inp, int n, float *out) noexcept nogil
@@ -231,13 +237,15 @@ cdef extern from "kernels/kernels.h" nogil:
 
 cdef extern from "internal.h" nogil:
     ctypedef struct sky_linear:
+        sky_weight_type type
         int n
         int k
         int gated
-        float *panels
+        void *panels
         float *bias
 
     sky_status sky_kernels_select(const char *isa, sky_kernels *table)
+    size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)
     int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
     enum: SKY_ALIGN
     void *sky_alloc(size_t nbytes)

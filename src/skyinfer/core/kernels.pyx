@@ -113,7 +113,7 @@ cdef class Kernels:
             g.residual = _matrix(residual, "residual", a.shape[0], w.linear.n)
         with nogil:
             for i in range(repeat):
-                self.table.gemm_f32(&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
+                self.table.gemm[<int>w.linear.type](&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""
