@@ -82,8 +82,10 @@ def _bias(name: str, d: int) -> Brush:
     return Brush(name, (d,), 0.125)
 
 
-def brushes(*, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: int, n_act: int = 2) -> Iterator[Brush]:
-    """Every tensor of a Laya state dict. The gains keep attention selective and options apart:
+def brushes(
+    *, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: int, n_act: int = 2, architecture: str = "s1"
+) -> Iterator[Brush]:
+    """Every tensor of a state dict, a Laya model's or s2's. The gains keep attention selective and options apart:
     markers share one embedding, so what tells them apart must come through attention."""
     d = d_model
     yield Brush("encoder.embeddings.tok_embeddings.weight", (vocab, d), 1.0)
@@ -99,7 +101,17 @@ def brushes(*, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: 
         yield _matrix(f"{layer}.mlp.Wo.weight", d, d_ff)
     yield _norm("encoder.final_norm.weight", d)
     for j in range(head_layers):
-        block = f"head.layers.{j}"
+        block = f"{'head' if architecture == 's1' else 'decision'}.layers.{j}"
+        if architecture == "s2":
+            yield _matrix(f"{block}.cross_attn.q_proj.weight", d, d, 1.375)
+            yield _bias(f"{block}.cross_attn.q_proj.bias", d)
+            yield _matrix(f"{block}.cross_attn.kv_proj.weight", 2 * d, d, 1.375)
+            yield _bias(f"{block}.cross_attn.kv_proj.bias", 2 * d)
+            yield _matrix(f"{block}.cross_attn.out_proj.weight", d, d)
+            yield _bias(f"{block}.cross_attn.out_proj.bias", d)
+            for norm in ("cross_norm", "cross_kv_norm"):
+                yield _norm(f"{block}.{norm}.weight", d)
+                yield _bias(f"{block}.{norm}.bias", d)
         yield _matrix(f"{block}.self_attn.in_proj_weight", 3 * d, d, 1.375)
         yield _bias(f"{block}.self_attn.in_proj_bias", 3 * d)
         yield _matrix(f"{block}.self_attn.out_proj.weight", d, d)
@@ -118,6 +130,8 @@ def brushes(*, d_model: int, n_layers: int, d_ff: int, head_layers: int, vocab: 
     yield _bias("scorer.1.bias", d)
     yield _matrix("scorer.3.weight", 1, d, 3.0)
     yield _bias("scorer.3.bias", 1)
+    if architecture == "s2":
+        return
     yield _matrix("act_head.0.weight", 256, d + 4)
     yield _bias("act_head.0.bias", 256)
     yield _matrix("act_head.2.weight", n_act, 256)
@@ -459,6 +473,7 @@ def paint(
     temperature_by_options: Mapping[str, Any] = TEMPERATURE_BY_OPTIONS,
     agent_config: Mapping[str, Any] | None = None,
     agent_config_name: str = "rl_agent_config.json",
+    architecture: Literal["s1", "s2"] = "s1",
 ) -> Path:
     """Write one checkpoint directory and give its path.
 
@@ -521,13 +536,16 @@ def paint(
         "head_max_len": head_max_len, "temperature": list(temperature),
         "temperature_by_options": dict(temperature_by_options), "act_costs": {"escalate": 0.5},
     }  # fmt: skip
+    if architecture == "s2":
+        agent = {"architecture": "s2", "decision_blocks": agent.pop("head_layers"), **agent, "act_costs": None}
     agent |= agent_config or {}
     _write_json(
         directory / agent_config_name,
         {key: value for key, value in agent.items() if value is not None},
     )
 
-    tensors = list(brushes(d_model=d_model, n_layers=n_layers, d_ff=d_ff, head_layers=head_layers, vocab=vocab))
+    sizes = {"d_model": d_model, "n_layers": n_layers, "d_ff": d_ff, "head_layers": head_layers, "vocab": vocab}
+    tensors = list(brushes(**sizes, architecture=architecture))
     if weights == "initial":
         tensors = [_as_initialised(brush) for brush in tensors]
     if shards == 1:
@@ -553,6 +571,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Paint a Laya checkpoint directory.")
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("directory", type=Path)
+    parser.add_argument("--architecture", choices=["s1", "s2"], default="s1")
     parser.add_argument("--dtype", type=str.upper, choices=list(_ITEM_BYTES), default="F32")
     parser.add_argument("--tokenizer", choices=list(TOKENIZERS), default="byte")
     parser.add_argument("--vocab", type=int, help="tokens, in place of the size's own number")

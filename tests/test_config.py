@@ -307,7 +307,7 @@ def test_unknown_tensor(name: str, source: Source) -> None:
         ({"general.architecture": "modern-bert"}, "backbone without a decision head.*laya-head"),
         (
             {"general.architecture": "bert"},
-            "general.architecture: expected modern-bert, found bert",
+            "general.architecture: expected modern-bert or skyinfer-s2, found bert",
         ),
         ({"general.architecture": "x" * 9999}, "found 'xxx"),
         ({"general.architecture": 7}, "general.architecture: expected a string"),

@@ -30,7 +30,7 @@ def test_tensors_are_those_of_a_checkpoint(size: str, tmp_path: Path) -> None:
         n_decision_blocks=sum(name.endswith("in_proj_weight") for name in stored),
     )
     n_layers = sum(name.endswith("ffn_up.weight") and f"{name[:-6]}bias" not in shapes for name in shapes)
-    found = {checkpoint_name(name, n_layers): shape for name, shape in shapes.items()}
+    found = {checkpoint_name(name, n_layers, "s1"): shape for name, shape in shapes.items()}
     assert found == {name: shape for name, shape in stored.items() if not name.startswith(("act_head.", "temperature"))}
 
 

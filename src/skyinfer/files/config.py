@@ -25,10 +25,12 @@ from .paths import name_as_text
 from .temperatures import TEMPERATURE_NAMES
 from .tensors import ALL_ROWS, TensorInfo, without_ones
 
-ARCHITECTURE = "modern-bert"
+# `general.architecture` of each architecture of the core's, which its keys begin with
+GGUF_ARCHITECTURES = {"s1": "modern-bert", "s2": "skyinfer-s2"}
 # `decision.type`: a Laya model, and one that asks for what llama.cpp would compute otherwise. It refuses the second.
 LAYA, LAYA_OF_OURS = "laya", "skyinfer-laya"
-TEMPERATURE_KEY = f"{ARCHITECTURE}.decision.temperature."
+DECISION_TYPES = {"s1": (LAYA, LAYA_OF_OURS), "s2": ("skyinfer-s2",)}
+_ARCHITECTURES = {name: architecture for architecture, name in GGUF_ARCHITECTURES.items()}
 
 # what the Laya runtime takes where a checkpoint does not say
 DEFAULT_MAX_TOKENS = 512
@@ -76,12 +78,14 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes and constants of a Laya decision model.
+    """Sizes and constants of a decision model.
 
     Attributes:
         name: what the file calls itself, or the file's stem.
+        architecture: "s1", a Laya model, which has question, options and state in one sequence; or "s2", which encodes
+            the state once, and each option with its question.
         n_layers: encoder blocks.
-        n_decision_blocks: blocks of the decision head; 0 is possible.
+        n_decision_blocks: blocks of the decision head; 0 is possible in s1.
         d_model: width of a token's vector.
         n_heads: attention heads of the encoder.
         n_decision_heads: attention heads of the decision head, `max(1, d_model // 64)`.
@@ -93,8 +97,9 @@ class ModelConfig:
         rope_base_global: rotary base of global layers.
         rope_base_local: rotary base of local layers.
         activation: of the encoder's feed-forward, a name in `activations.ACTIVATIONS`; "gelu" is the exact one.
-        max_tokens: longest sequence.
-        max_head_tokens: tokens that question and options may take of it.
+        max_tokens: longest sequence; in s2 of a state.
+        max_head_tokens: tokens that question and options may take of it; in s2 the longest sequence of an option with
+            its question.
         temperatures: raw, by "choice", "choice.2", "choice.3_5", "choice.6_10", "choice.11" and so on.
         cls_id: token that begins a sequence.
         sep_id: token that ends a part.
@@ -126,6 +131,7 @@ class ModelConfig:
     mask_id: int
     context_tokens: int
     option_layout: str = "sequential"
+    architecture: str = "s1"
 
     @classmethod
     def from_source(cls, source: ModelSource) -> ModelConfig:
@@ -147,7 +153,7 @@ class ModelConfig:
                 )
         for name in source.tensors:
             if name not in expected:
-                raise FormatError(f"{source.path}: tensor {shown(name)} is unknown to a Laya model")
+                raise FormatError(f"{source.path}: tensor {shown(name)} is unknown to {config.kind}")
         return config
 
     @classmethod
@@ -162,7 +168,8 @@ class ModelConfig:
         _check_dialect(keys)
 
         n_blocks = keys.whole("block_count", 1, MAX_BLOCKS)
-        n_decision_blocks = keys.whole("decision.block_count", 0, n_blocks - 1)
+        # without one, nothing in s2 would join options and state
+        n_decision_blocks = keys.whole("decision.block_count", int(keys.architecture == "s2"), n_blocks - 1)
         n_layers = n_blocks - n_decision_blocks
         d_model = keys.whole("embedding_length", 2, MAX_D_MODEL)
         n_heads = keys.uniform("attention.head_count", n_blocks, d_model)
@@ -193,7 +200,7 @@ class ModelConfig:
         window, layer_is_global = keys.attention_spans(n_blocks, n_layers)
         rope_base = keys.number("rope.freq_base", DEFAULT_ROPE_BASE_GLOBAL)
         # a file that states one base means it for both kinds of layers, as llama.cpp reads it
-        stated = f"{ARCHITECTURE}.rope.freq_base" in metadata
+        stated = keys.get("rope.freq_base") is not None
         activation = keys.text("hidden_activation", "gelu")
         if activation not in BY_GGUF:
             keys.fail("hidden_activation", f"{shown(activation)} is not supported ({', '.join(BY_GGUF)} are)")
@@ -229,7 +236,13 @@ class ModelConfig:
             mask_id=keys.whole("tokenizer.ggml.mask_token_id", 0, vocab_size - 1),
             context_tokens=keys.context_tokens(max_tokens),
             option_layout=keys.option_layout(),
+            architecture=keys.architecture,
         )
+
+    @property
+    def kind(self) -> str:
+        """What messages call such a model."""
+        return "a Laya model" if self.architecture == "s1" else f"an {self.architecture} model"
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
         """Every tensor of the model and its shape, rows first, in the order of the forward pass, as the core says."""
@@ -239,21 +252,32 @@ class ModelConfig:
             n_vocab=self.vocab_size,
             n_layers=self.n_layers,
             n_decision_blocks=self.n_decision_blocks,
+            architecture=self.architecture,
         )
 
 
+def temperature_key(gguf_architecture: str) -> str:
+    """What the keys of temperatures begin with in a file of this `general.architecture`."""
+    return f"{gguf_architecture}.decision.temperature."
+
+
 class _Keys:
-    """Typed access to metadata. Names without a room of their own are the architecture's."""
+    """Typed access to metadata. Names without a room of their own are the architecture's.
+
+    Attributes:
+        architecture: of the core; s1 where the file's own is none.
+    """
 
     def __init__(self, metadata: Mapping[str, Any], path: Path, origins: Mapping[str, str]) -> None:
         self.metadata = metadata
         self.path = path
         self.origins = origins
+        stated = metadata.get("general.architecture")
+        self.architecture = _ARCHITECTURES.get(stated, "s1") if isinstance(stated, str) else "s1"
 
-    @staticmethod
-    def full(name: str) -> str:
+    def full(self, name: str) -> str:
         known = name.startswith(("general.", "tokenizer.", "split."))
-        return name if known else f"{ARCHITECTURE}.{name}"
+        return name if known else f"{GGUF_ARCHITECTURES[self.architecture]}.{name}"
 
     def get(self, name: str) -> Any:
         return self.metadata.get(self.full(name))
@@ -306,6 +330,8 @@ class _Keys:
         layout = self.text(name, "sequential")
         if layout not in OPTION_LAYOUTS:
             self.fail(name, f"{shown(layout)} is not supported ({' and '.join(OPTION_LAYOUTS)} are)")
+        if self.architecture != "s1" and layout != "sequential":
+            self.fail(name, f"{layout} is of models that have their options in one sequence, and this one has not")
         return layout
 
     def only(self, name: str, expected: bool | int | str) -> None:
@@ -379,8 +405,9 @@ class _Keys:
     def temperatures(self) -> dict[str, float]:
         """In the file's order, without names that no question type and number of options has."""
         out: dict[str, float] = dict.fromkeys(QUESTION_TYPES, 1.0)
+        prefix = temperature_key(GGUF_ARCHITECTURES[self.architecture])
         for key in self.metadata:
-            name = key.removeprefix(TEMPERATURE_KEY)
+            name = key.removeprefix(prefix)
             if name != key and name in TEMPERATURE_NAMES:
                 out[name] = self.number(f"decision.temperature.{name}")
         return out
@@ -395,7 +422,7 @@ def _kind(value: object) -> str:
 
 
 def _check_dialect(keys: _Keys) -> None:
-    """Refuse, by name, what is not llama.cpp's form of a Laya model."""
+    """Refuse, by name, what is neither llama.cpp's form of a Laya model nor an s2 model."""
 
     def refuse(what: str) -> NoReturn:
         raise FormatError(f"{keys.path}: {what}; convert the original checkpoint with `skyinfer convert` instead")
@@ -407,17 +434,22 @@ def _check_dialect(keys: _Keys) -> None:
         refuse('a Laya GGUF of architecture "laya" (ZeroDegress), which its own runtimes read')
     if not architecture:
         keys.fail("general.architecture", "is missing")
-    if architecture != ARCHITECTURE:
-        keys.fail("general.architecture", f"expected {ARCHITECTURE}, found {shown(architecture)}")
-    if keys.get("decision.type") is None and keys.get("decision.block_count") is None:
+    if architecture not in _ARCHITECTURES:
+        expected = " or ".join(GGUF_ARCHITECTURES.values())
+        keys.fail("general.architecture", f"expected {expected}, found {shown(architecture)}")
+    for other in GGUF_ARCHITECTURES.values():
+        strange = next((key for key in keys.metadata if other != architecture and key.startswith(f"{other}.")), None)
+        if strange is not None:
+            keys.fail("general.architecture", f"is {architecture}, and key {shown(strange)} is {other}'s")
+    if architecture == "modern-bert" and keys.get("decision.type") is None and keys.get("decision.block_count") is None:
         refuse(
             "a ModernBERT backbone without a decision head (key modern-bert.decision.type is "
             "missing; the head may lie beside it as laya-head.safetensors)"
         )
     if keys.get("decision.type") is None:
         keys.fail("decision.type", "is missing")
-    kind = keys.get("decision.type")
-    if kind not in (LAYA, LAYA_OF_OURS):
-        keys.fail("decision.type", f"expected {LAYA} or {LAYA_OF_OURS}, found {shown(str(kind))}")
+    kind, kinds = keys.get("decision.type"), DECISION_TYPES[keys.architecture]
+    if kind not in kinds:
+        keys.fail("decision.type", f"expected {' or '.join(kinds)}, found {shown(str(kind))}")
     if keys.whole("split.count", 0, 1 << 16, 1) > 1:
         keys.fail("split.count", "the file is one part of a split model; merge the parts first")

@@ -1,4 +1,4 @@
-"""Writes a Laya checkpoint as one GGUF file, in the form that llama.cpp, wllama and Ollama read.
+"""Writes a checkpoint as one GGUF file: of a Laya model in the form that llama.cpp, wllama and Ollama read.
 
 What goes into the file is checkpoint.py's say; here it gets its number types and its bytes, one tensor at
 a time, so that memory never holds more than one. The gguf package writes the header and quantizes; how the file
@@ -19,7 +19,7 @@ from ..text.ggml_tokenizer import HUGGINGFACE_JSON
 from . import places
 from .activations import BY_NAME
 from .checkpoint import Checkpoint
-from .config import ARCHITECTURE, ModelConfig
+from .config import ModelConfig
 from .outtypes import OUTTYPES
 from .tensors import TensorInfo
 from .whole_file import WholeFile
@@ -42,7 +42,7 @@ def convert(
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """Write a Laya checkpoint directory as one GGUF file that llama.cpp reads too.
+    """Write a checkpoint directory as one GGUF file, that of a Laya model so that llama.cpp reads it too.
 
     Args:
         checkpoint_dir: see `Checkpoint.open`; or a string that names a repository of the hub, as for `skyinfer.load`,
@@ -74,8 +74,10 @@ def convert(
         target.refuse_files_of(checkpoint.path, checkpoint.path / "encoder", checkpoint.path / "tokenizer")
         if checkpoint.metadata.get(_MERGES) == []:
             raise FormatError(f"{checkpoint.path}: the tokenizer's BPE has no merges, and GGUF has no empty arrays")
-        _warn_of_llama_cpp(ModelConfig.from_source(checkpoint))
-        _warn_of_other_tokens(checkpoint)
+        config = ModelConfig.from_source(checkpoint)
+        if config.architecture == "s1":  # llama.cpp reads no other
+            _warn_of_llama_cpp(config)
+            _warn_of_other_tokens(checkpoint)
         with target.writing() as file:
             _write(checkpoint, target, file, outtype, progress)
     return target.path
@@ -156,7 +158,7 @@ def _write_header(
     """Everything in front of the tensors' bytes, which come aligned and in the order of the result: bytes by name."""
     import gguf
 
-    writer = gguf.GGUFWriter(None, ARCHITECTURE)
+    writer = gguf.GGUFWriter(None, checkpoint.metadata["general.architecture"])
     add: dict[type, Callable[[str, Any], None]] = {
         bool: writer.add_bool,
         int: writer.add_uint32,

@@ -19,7 +19,7 @@ from typing import Any
 from ..core import scanners
 from ..errors import FormatError
 from ..schema import QUESTION_TYPES
-from .config import TEMPERATURE_KEY
+from .config import temperature_key
 from .gguf import GGUFFile, write_with_floats
 from .paths import checked_path
 from .temperatures import BUCKETS
@@ -59,8 +59,9 @@ class ModelCopy:
             OSError: it cannot be read, or the copy cannot be written.
         """
         if self._file is not None:
-            values = {TEMPERATURE_KEY + name: value for name, value in temperatures.items()}
             with GGUFFile.open(self._source) as source, self._file.writing() as file, self._file.faults_named():
+                prefix = temperature_key(str(source.metadata["general.architecture"]))
+                values = {prefix + name: value for name, value in temperatures.items()}
                 write_with_floats(source, file, values)
             return
         part = self.path.absolute().with_name(f".skyinfer-{secrets.token_hex(8)}.part")

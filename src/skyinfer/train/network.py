@@ -1,4 +1,4 @@
-"""The model in torch, as training needs it: a batch of sequences in, one score for each option out, differentiable.
+"""The models in torch, as training needs them: what architectures share, and s1 (set_network.py has s2).
 
 Reads like tests/reference.py, by the checkpoint's own tensor names. What is done for speed at small sizes: weights of
 the queries and keys are reordered so that rotation is one complex product; where a batch has more tokens than the
@@ -59,6 +59,7 @@ class Shape:
     rope_base_global: float = 160000.0
     rope_base_local: float = 10000.0
     activation: str = "gelu"
+    architecture: str = "s1"
 
     @property
     def n_decision_heads(self) -> int:
@@ -76,9 +77,10 @@ class Shape:
             n_vocab=self.vocab_size,
             n_layers=self.n_layers,
             n_decision_blocks=self.n_decision_blocks,
+            architecture=self.architecture,
         )
         for name in sorted(shapes, key=self._turn):
-            yield checkpoint_name(name, self.n_layers), shapes[name]
+            yield checkpoint_name(name, self.n_layers, self.architecture), shapes[name]
 
     def _turn(self, name: str) -> tuple[int, int, bool]:
         """What `tensors` is sorted by: part of the model, block, whether it is a norm. Equal ones stay in place."""
@@ -103,8 +105,8 @@ class Batch(NamedTuple):
     kinds: Tensor
 
 
-class Network:
-    """Weights by name, and the function that they are the weights of."""
+class Encoder:
+    """Weights by name, and what the functions have in common that they are the weights of."""
 
     def __init__(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
         """`weights` are used as they are, not copied: float32, in the shapes of `Shape.tensors`."""
@@ -116,35 +118,20 @@ class Network:
         pairs = torch.arange(dh).view(2, dh // 2).T.reshape(-1)
         self._qk_rows = torch.arange(2 * shape.d_model).view(2, shape.n_heads, dh)[:, :, pairs].reshape(-1)
 
-    def logits(self, batch: Batch) -> Tensor:
-        """[n, n_markers] scores before any temperature, -inf where there is no option."""
-        w, d = self.weights, self.shape.d_model
-        x = self._encoder(batch)
-        n, length, _ = x.shape
-        x = x + w["type_emb.weight"][batch.kinds][:, None]
-        at = batch.markers + torch.arange(0, n * length, length)[:, None]
-        for j in range(self.shape.n_decision_blocks):
-            x = self._decision_block(x, j, batch, at if j == self.shape.n_decision_blocks - 1 else None)
-        if self.shape.n_decision_blocks == 0:
-            x = x.reshape(-1, d)[at.reshape(-1)]
-        z = F.layer_norm(x.reshape(-1, d), (d,), *self._affine("scorer.0"), _HEAD_EPS)
-        z = F.gelu(F.linear(z, *self._affine("scorer.1")))
-        z = F.linear(z, *self._affine("scorer.3")).view(n, -1)
-        return z.masked_fill(~batch.options, -math.inf)
-
-    def _encoder(self, batch: Batch) -> Tensor:
+    def encoded(self, ids: Tensor, keys: Tensor | None) -> Tensor:
+        """float32 [n, length, d] of int64 [n, length]. keys: as in a `Batch`."""
         shape, w = self.shape, self.weights
         d, eps = shape.d_model, shape.norm_eps
-        n, length = batch.ids.shape
+        n, length = ids.shape
         act = _ACTIVATIONS[shape.activation]
-        masks = self._masks(batch.keys, length)
+        masks = self._masks(keys, length)
         embedding, norm = w["encoder.embeddings.tok_embeddings.weight"], w["encoder.embeddings.norm.weight"]
         by_token = shape.vocab_size <= n * length
         if by_token:
             table = F.layer_norm(embedding, (d,), norm, None, eps)
-            x = F.embedding(batch.ids, table)
+            x = F.embedding(ids, table)
         else:
-            table = x = F.layer_norm(F.embedding(batch.ids, embedding), (d,), norm, None, eps)
+            table = x = F.layer_norm(F.embedding(ids, embedding), (d,), norm, None, eps)
         for i, is_global in enumerate(shape.layer_is_global):
             layer = f"encoder.layers.{i}"
             # products apart, here and below, in place of one that is split: its halves would lie scattered in memory
@@ -153,7 +140,7 @@ class Network:
             a = table if i == 0 else F.layer_norm(x, (d,), w[f"{layer}.attn_norm.weight"], None, eps)
             qk, v = F.linear(a, wqk), F.linear(a, wv)
             if i == 0 and by_token:
-                qk, v = F.embedding(batch.ids, qk), F.embedding(batch.ids, v)
+                qk, v = F.embedding(ids, qk), F.embedding(ids, v)
             base = shape.rope_base_global if is_global else shape.rope_base_local
             a = self._attention(qk, v, length, base, masks[0 if is_global else 1])
             x = x + F.linear(a, w[f"{layer}.attn.Wo.weight"])
@@ -185,9 +172,7 @@ class Network:
 
     def _masks(self, keys: Tensor | None, length: int) -> tuple[Tensor | None, Tensor | None]:
         """What global and local layers add to their scores; None for nothing."""
-        everywhere = None
-        if keys is not None:
-            everywhere = torch.zeros(keys.shape).masked_fill(~keys, -math.inf)[:, None, None]
+        everywhere = only(keys)
         if length - 1 <= self.shape.window:
             return everywhere, everywhere
         place = torch.arange(length)
@@ -199,12 +184,46 @@ class Network:
             return everywhere, torch.where(nearby.isneginf().all(-1, keepdim=True), local, nearby)
         return None, local
 
+    def scored(self, x: Tensor) -> Tensor:
+        """The scorer: [n, d] -> [n]."""
+        z = F.gelu(F.linear(self.normed(x, "scorer.0"), *self.affine("scorer.1")))
+        return F.linear(z, *self.affine("scorer.3"))[:, 0]
+
+    def fed_forward(self, x: Tensor, block: str) -> Tensor:
+        """[..., d] and what the feed-forward part of a decision block adds to it."""
+        f = F.relu(F.linear(self.normed(x, f"{block}.norm2"), *self.affine(f"{block}.linear1")))
+        return x + F.linear(f, *self.affine(f"{block}.linear2"))
+
+    def normed(self, x: Tensor, name: str) -> Tensor:
+        """A norm of the decision head over [..., d]."""
+        return F.layer_norm(x, (self.shape.d_model,), *self.affine(name), _HEAD_EPS)
+
+    def affine(self, name: str, joint: str = ".") -> tuple[Tensor, Tensor]:
+        return self.weights[f"{name}{joint}weight"], self.weights[f"{name}{joint}bias"]
+
+
+class Network(Encoder):
+    """s1: question, options and state in one sequence."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[n, n_markers] scores before any temperature, -inf where there is no option."""
+        d = self.shape.d_model
+        x = self.encoded(batch.ids, batch.keys)
+        n, length, _ = x.shape
+        x = x + self.weights["type_emb.weight"][batch.kinds][:, None]
+        at = batch.markers + torch.arange(0, n * length, length)[:, None]
+        for j in range(self.shape.n_decision_blocks):
+            x = self._decision_block(x, j, batch, at if j == self.shape.n_decision_blocks - 1 else None)
+        if self.shape.n_decision_blocks == 0:
+            x = x.reshape(-1, d)[at.reshape(-1)]
+        return self.scored(x.reshape(-1, d)).view(n, -1).masked_fill(~batch.options, -math.inf)
+
     def _decision_block(self, x: Tensor, j: int, batch: Batch, at: Tensor | None) -> Tensor:
         """One block over every row, or, with `at` [n, n_markers], its output at those rows of [n * length] only."""
         block, d, h = f"head.layers.{j}", self.shape.d_model, self.shape.n_decision_heads
         n, length, _ = x.shape
-        weight, bias = self._affine(f"{block}.self_attn.in_proj", "_")
-        a = F.layer_norm(x, (d,), *self._affine(f"{block}.norm1"), _HEAD_EPS)
+        weight, bias = self.affine(f"{block}.self_attn.in_proj", "_")
+        a = self.normed(x, f"{block}.norm1")
         if at is None:
             q, k, v = F.linear(a, weight, bias).view(n, length, 3, h, d // h).permute(2, 0, 3, 1, 4)
         else:
@@ -213,14 +232,14 @@ class Network:
             q = F.linear(F.embedding(rows, a.reshape(-1, d)), weight[:d], bias[:d])
             q = q.view(n, -1, h, d // h).transpose(1, 2)
             x = F.embedding(rows, x.reshape(-1, d)).view(n, -1, d)
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=self._masks(batch.keys, 1)[0])
-        x = x + F.linear(a.transpose(1, 2).reshape(x.shape), *self._affine(f"{block}.self_attn.out_proj"))
-        f = F.layer_norm(x, (d,), *self._affine(f"{block}.norm2"), _HEAD_EPS)
-        f = F.relu(F.linear(f, *self._affine(f"{block}.linear1")))
-        return x + F.linear(f, *self._affine(f"{block}.linear2"))
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=only(batch.keys))
+        x = x + F.linear(a.transpose(1, 2).reshape(x.shape), *self.affine(f"{block}.self_attn.out_proj"))
+        return self.fed_forward(x, block)
 
-    def _affine(self, name: str, joint: str = ".") -> tuple[Tensor, Tensor]:
-        return self.weights[f"{name}{joint}weight"], self.weights[f"{name}{joint}bias"]
+
+def only(keys: Tensor | None) -> Tensor | None:
+    """What attention adds to its scores so that none but these keys, bool [n, length], are seen: [n, 1, 1, length]."""
+    return None if keys is None else torch.zeros(keys.shape).masked_fill(~keys, -math.inf)[:, None, None]
 
 
 def initial_weights(shape: Shape, seed: int) -> dict[str, Tensor]:

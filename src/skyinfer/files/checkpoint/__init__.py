@@ -8,6 +8,7 @@ what is found here. No torch: weights are mapped from safetensors. Three parts: 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from reprlib import repr as short_repr  # values of a hostile file may be long or deeply nested
 from types import TracebackType
@@ -17,12 +18,13 @@ import numpy as np
 
 from ...errors import FormatError
 from ...text.pre_tokenizers import PRE_TOKENIZERS
-from ..config import ARCHITECTURE, ModelConfig
+from ...text.template import julia_template, laya_template
+from ..config import ModelConfig
 from ..json_file import JsonFile
 from ..paths import checked_path, name_as_text
 from ..safetensors import StoredTensor
 from ..tensors import ALL_ROWS, TensorInfo, as_float32, finite, release_rows, stored_values
-from .config import read_configuration
+from .config import architecture_of, read_configuration
 from .tokenizer import tokenizer_metadata
 from .weights import check_embedding, checkpoint_name, match_tensors, stored_tensors
 
@@ -52,6 +54,7 @@ class Checkpoint:
         stored: dict[str, tuple[TensorInfo, StoredTensor]],
         unused: dict[str, StoredTensor],
         *,
+        config: ModelConfig,
         agent_config: dict[str, Any],
         encoder_config: dict[str, Any],
         is_julia: bool,
@@ -63,8 +66,7 @@ class Checkpoint:
         self.is_julia = is_julia
         self._data = {name: data for name, (_, data) in stored.items()}
         self._unused = unused
-        n_blocks, n_head = (metadata[f"{ARCHITECTURE}.{key}"] for key in ("block_count", "decision.block_count"))
-        self._n_layers = n_blocks - n_head
+        self._n_layers, self._architecture = config.n_layers, config.architecture
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], *, pre: str | None = None, name: str | None = None) -> Checkpoint:
@@ -98,9 +100,9 @@ class Checkpoint:
         check_embedding(directory, metadata, stored)
         metadata |= tokenizer_metadata(
             directory / "tokenizer",
-            metadata[f"{ARCHITECTURE}.vocab_size"],
+            metadata[f"{metadata['general.architecture']}.vocab_size"],
             pre,
-            is_julia=is_julia,
+            template=_template_of(agent, is_julia=is_julia),
         )
         config = ModelConfig.from_metadata(metadata, directory, origins)
         used, unused = match_tensors(directory, config, stored)
@@ -109,6 +111,7 @@ class Checkpoint:
             metadata,
             used,
             unused,
+            config=config,
             agent_config=agent.content,
             encoder_config=encoder.content,
             is_julia=is_julia,
@@ -131,7 +134,7 @@ class Checkpoint:
 
     def label(self, name: str) -> str:
         """The checkpoint's own name of a tensor, for messages: "scorer.3.bias" for "cls.output.bias"."""
-        return checkpoint_name(name, self._n_layers)
+        return checkpoint_name(name, self._n_layers, self._architecture)
 
     def unused(self) -> dict[str, np.ndarray]:
         """The tensors that no answer depends on, by the checkpoint's names: float32, copied.
@@ -164,6 +167,15 @@ class Checkpoint:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _template_of(agent: JsonFile, *, is_julia: bool) -> Callable[[str, str, str], str] | None:
+    """The layout of a prompt. s2 has no prompt that holds a whole request; its texts are Laya's."""
+    if architecture_of(agent) == "s1":
+        return julia_template if is_julia else laya_template
+    if is_julia:
+        agent.fail("architecture", f"{agent.get('architecture')} has its configuration in rl_agent_config.json")
+    return None
 
 
 def _check_names(pre: str | None, name: str | None) -> None:

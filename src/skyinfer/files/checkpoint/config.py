@@ -14,7 +14,15 @@ from ...core.border import OPTION_LAYOUTS
 from ...errors import warn
 from ...schema import QUESTION_TYPES
 from ..activations import BY_NAME
-from ..config import ARCHITECTURE, DEFAULT_MAX_TOKENS, DEFAULT_PERIOD, LAYA, LAYA_OF_OURS, TEMPERATURE_KEY
+from ..config import (
+    DECISION_TYPES,
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_PERIOD,
+    GGUF_ARCHITECTURES,
+    LAYA,
+    LAYA_OF_OURS,
+    temperature_key,
+)
 from ..json_file import JsonFile
 from ..limits import MAX_BLOCKS
 from ..temperatures import BUCKETS, as_number, clamped
@@ -26,6 +34,10 @@ AUGMENTATION_KEY = "skyinfer.training.augmentation"
 # what the Laya runtime takes where a checkpoint does not say
 _DEFAULT_MAX_HEAD_TOKENS = 192
 
+# The entry of the agent's configuration with the number of decision blocks. The Laya runtime reads s1's, and refuses a
+# directory that has none.
+DECISION_BLOCKS = {"s1": "head_layers", "s2": "decision_blocks"}
+
 # the Laya runtime's name of an option bucket -> GGUF's
 _BUCKETS = {theirs: name for name, theirs in BUCKETS.items()}
 
@@ -35,6 +47,20 @@ class Configuration(NamedTuple):
 
     metadata: dict[str, Any]
     origins: dict[str, str]
+
+
+def architecture_of(agent: JsonFile) -> str:
+    """The core's name of a directory's architecture: "s1" where it says nothing, or something of another program's.
+
+    Raises:
+        FormatError: it is one of skyinfer's that is not known here.
+    """
+    stated = agent.get("architecture")
+    if not isinstance(stated, str):
+        return "s1"
+    if stated not in GGUF_ARCHITECTURES and stated[:1] == "s" and stated[1:].isdecimal():
+        agent.fail("architecture", f"{short_repr(stated)} is not supported ({' and '.join(GGUF_ARCHITECTURES)} are)")
+    return stated if stated in GGUF_ARCHITECTURES else "s1"
 
 
 def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, name: str) -> Configuration:
@@ -52,10 +78,12 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
     layout = agent.content.get("option_layout", "sequential")
     if not isinstance(layout, str) or layout not in OPTION_LAYOUTS:
         agent.fail("option_layout", f"{short_repr(layout)} is not supported ({' and '.join(OPTION_LAYOUTS)} are)")
+    architecture = architecture_of(agent)
+    blocks_entry = DECISION_BLOCKS[architecture]
     sizes = read_encoder(encoder)
-    n_decision_blocks = agent.whole("head_layers")
+    n_decision_blocks = agent.whole(blocks_entry)
     if sizes.n_layers + n_decision_blocks > MAX_BLOCKS:
-        agent.fail("head_layers", f"{sizes.n_layers} encoder layers and these are more than {MAX_BLOCKS} blocks")
+        agent.fail(blocks_entry, f"{sizes.n_layers} encoder layers and these are more than {MAX_BLOCKS} blocks")
 
     def length(key: str, other_key: str, default: int) -> tuple[int, JsonFile, str]:
         """From the agent's configuration, which wins, or where Julia-1 keeps it."""
@@ -70,7 +98,9 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
     max_head_tokens = max(1, max_head_tokens)
     window, pattern = _window(sizes, n_decision_blocks)
 
-    is_llama_cpps = BY_NAME[sizes.activation].in_llama_cpp and layout == "sequential"
+    decision_type = DECISION_TYPES[architecture][0]
+    if decision_type == LAYA and not (BY_NAME[sizes.activation].in_llama_cpp and layout == "sequential"):
+        decision_type = LAYA_OF_OURS
     entries: list[tuple[str, Any, JsonFile, str]] = [
         ("block_count", sizes.n_layers + n_decision_blocks, encoder, "num_hidden_layers"),
         ("context_length", min(max(1, sizes.context_tokens), (1 << 31) - 1), encoder, "max_position_embeddings"),
@@ -92,21 +122,23 @@ def read_configuration(agent: JsonFile, encoder: JsonFile, lengths: JsonFile, na
         ("rope.scaling.type", "none", encoder, "rope_scaling"),
         ("vocab_size", sizes.vocab_size, encoder, "vocab_size"),
         ("hidden_activation", BY_NAME[sizes.activation].gguf, encoder, "hidden_activation"),
-        ("decision.type", LAYA if is_llama_cpps else LAYA_OF_OURS, agent, "option_layout"),
-        ("decision.block_count", n_decision_blocks, agent, "head_layers"),
+        ("decision.type", decision_type, agent, "option_layout"),
+        ("decision.block_count", n_decision_blocks, agent, blocks_entry),
         ("decision.max_head_tokens", max_head_tokens, head_file, head_entry),
         ("decision.max_tokens", max_tokens, tokens_file, tokens_entry),
     ]
     if layout != "sequential":
         entries.append(("decision.option_layout", layout, agent, "option_layout"))
-    metadata: dict[str, Any] = {"general.architecture": ARCHITECTURE, "general.name": name}
+    prefix = GGUF_ARCHITECTURES[architecture]
+    metadata: dict[str, Any] = {"general.architecture": prefix, "general.name": name}
     origins = {}
     for key, value, file, entry in entries:
-        metadata[f"{ARCHITECTURE}.{key}"] = value
-        origins[f"{ARCHITECTURE}.{key}"] = f"{file.path}: {entry}"
+        metadata[f"{prefix}.{key}"] = value
+        origins[f"{prefix}.{key}"] = f"{file.path}: {entry}"
     for temperature, value in _temperatures(agent):
-        metadata[TEMPERATURE_KEY + temperature] = value
-        origins[TEMPERATURE_KEY + temperature] = f"{agent.path}: temperature"
+        key = temperature_key(prefix) + temperature
+        metadata[key] = value
+        origins[key] = f"{agent.path}: temperature"
     augmentation = _augmentation(agent)
     if augmentation is not None:
         metadata[AUGMENTATION_KEY] = augmentation

@@ -6,14 +6,14 @@ writes: token texts and types in id order, merges, special ids, and the name of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...schema import QUESTION_TYPES
 from ...text.ggml_tokenizer import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, TOKEN_USER_DEFINED
 from ...text.pre_tokenizers import METASPACE, PRE_TOKENIZERS
-from ...text.template import julia_template, laya_template
+from ...text.template import KEY as TEMPLATE_KEY
 from ..json_file import JsonFile
 from .hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from .pre_tokenizer import name_of
@@ -22,14 +22,16 @@ from .pre_tokenizer import name_of
 UNKNOWN_MODEL = "huggingface"
 
 
-def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_julia: bool) -> dict[str, Any]:
+def tokenizer_metadata(
+    directory: Path, vocab_size: int, pre: str | None, *, template: Callable[[str, str, str], str] | None
+) -> dict[str, Any]:
     """GGUF keys of the vocabulary, the special tokens and the template.
 
     Args:
         directory: the checkpoint's tokenizer/.
         vocab_size: rows of the embedding.
         pre: `tokenizer.ggml.pre`; None: the name of llama.cpp's that splits text as the tokenizer does.
-        is_julia: the template is Julia-1's, not Laya's.
+        template: gives the template for the texts of the cls, sep and mask tokens; None for a model without.
 
     Raises:
         FormatError: a file is missing or faulty, or the tokenizer is one that GGUF cannot describe.
@@ -85,9 +87,9 @@ def tokenizer_metadata(directory: Path, vocab_size: int, pre: str | None, *, is_
         "token_type_count": len(QUESTION_TYPES),
     }
     metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
-    template = julia_template if is_julia else laya_template
-    metadata["tokenizer.chat_template.systemone"] = template(cls_text, sep_text, mask_text)
-    metadata["tokenizer.chat_templates"] = ["systemone"]
+    if template is not None:
+        metadata[TEMPLATE_KEY] = template(cls_text, sep_text, mask_text)
+        metadata["tokenizer.chat_templates"] = ["systemone"]
     metadata["tokenizer.huggingface.json"] = canonical
     normalizer = tokenizer.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") in ("NFC", "NFD", "NFKC", "NFKD"):

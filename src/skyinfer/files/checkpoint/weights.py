@@ -8,7 +8,7 @@ from reprlib import repr as short_repr  # values of a hostile file may be long o
 from typing import Any
 
 from ...errors import FormatError
-from ..config import ARCHITECTURE, ModelConfig
+from ..config import ModelConfig
 from ..json_file import JsonFile
 from ..safetensors import StoredTensor, map_tensors
 from ..tensors import TensorInfo
@@ -37,7 +37,15 @@ _DECISION_BLOCK = {
     "ffn_norm": "norm2.",
     "ffn_up": "linear1.",
     "ffn_down": "linear2.",
+    # of s2
+    "cross_attn_norm": "cross_norm.",
+    "cross_attn_kv_norm": "cross_kv_norm.",
+    "cross_attn_q": "cross_attn.q_proj.",
+    "cross_attn_kv": "cross_attn.kv_proj.",
+    "cross_attn_output": "cross_attn.out_proj.",
 }
+# what decision blocks are called: s2's are none of those that the Laya runtime loads
+_DECISION_BLOCKS = {"s1": "head.layers", "s2": "decision.layers"}
 # a second head that no answer depends on, and a buffer that does not hold the temperatures
 _UNUSED = ("act_head.", "temperature")
 
@@ -45,7 +53,7 @@ _UNUSED = ("act_head.", "temperature")
 _GGML_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
 
 
-def checkpoint_name(name: str, n_layers: int) -> str:
+def checkpoint_name(name: str, n_layers: int, architecture: str) -> str:
     """The checkpoint's name of a tensor of the GGUF form: "scorer.3.bias" for "cls.output.bias"."""
     stem, _, kind = name.rpartition(".")
     if stem in _TOP_LEVEL:
@@ -53,7 +61,7 @@ def checkpoint_name(name: str, n_layers: int) -> str:
     _, index, part = stem.split(".")
     if int(index) < n_layers:
         return f"encoder.layers.{index}.{_ENCODER_BLOCK[part]}.{kind}"
-    return f"head.layers.{int(index) - n_layers}.{_DECISION_BLOCK[part]}{kind}"
+    return f"{_DECISION_BLOCKS[architecture]}.{int(index) - n_layers}.{_DECISION_BLOCK[part]}{kind}"
 
 
 def check_embedding(directory: Path, metadata: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> None:
@@ -62,8 +70,9 @@ def check_embedding(directory: Path, metadata: Mapping[str, Any], stored: Mappin
     Raises:
         FormatError: the embedding is missing or has another shape.
     """
-    name = checkpoint_name("token_embd.weight", 0)
-    shape = tuple(metadata[f"{ARCHITECTURE}.{key}"] for key in ("vocab_size", "embedding_length"))
+    name = checkpoint_name("token_embd.weight", 0, "s1")  # and any other
+    prefix = metadata["general.architecture"]
+    shape = tuple(metadata[f"{prefix}.{key}"] for key in ("vocab_size", "embedding_length"))
     if name not in stored:
         raise FormatError(f"{directory}: tensor {name} is missing (expected {list(shape)})")
     if stored[name].shape != shape:
@@ -80,7 +89,7 @@ def match_tensors(
     """
     out, stored = {}, dict(stored)
     for name, shape in config.expected_tensors().items():
-        source = checkpoint_name(name, config.n_layers)
+        source = checkpoint_name(name, config.n_layers, config.architecture)
         found = stored.pop(source, None)
         if found is None:
             raise FormatError(f"{directory}: tensor {source} is missing (expected {list(shape)})")
@@ -94,7 +103,7 @@ def match_tensors(
         out[name] = info, found
     for source in stored:
         if not source.startswith(_UNUSED):
-            raise FormatError(f"{directory}: tensor {source!r} is unknown to a Laya model")
+            raise FormatError(f"{directory}: tensor {source!r} is unknown to {config.kind}")
     return out, stored
 
 
