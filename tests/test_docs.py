@@ -75,6 +75,9 @@ def test_the_row_that_is_shown_is_one() -> None:
         "docs/web.md",
         "docs/s1-pico.md",
         "docs/models.md",
+        "docs/rows.md",
+        "docs/evaluation.md",
+        "examples/README.md",
     ],
 )
 def test_links_lead_somewhere(file: str) -> None:

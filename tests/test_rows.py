@@ -163,6 +163,30 @@ def test_faulty_rows(model: skyinfer.Model) -> None:
     assert answer_rows(model, QUESTIONS, all_faulty, on_error="keep").read_all()["action"].null_count == 3
 
 
+def test_answers_that_abstain_are_those_of_decide(model: skyinfer.Model) -> None:
+    """At thresholds that an answer's probability meets exactly, and at those beside it, which float32 does not tell."""
+    states = [f"vy {i % 13} dx {i}" for i in range(300)]
+    table = pa.table({"state": [*states[:100], None, *states[100:]]})
+    decided: Any = model.decide(states[17], QUESTIONS)["answers"]
+    p = max(decided["action"]["probabilities"].values())
+    noul = max(decided["sure"]["noul"], 1 - decided["sure"]["noul"])
+    for least in (p, np.nextafter(p, 1), np.nextafter(p, 0), noul, 0, 1, {"choice:3-5": p, "default": 0.6}):
+        found = answer_rows(model, QUESTIONS, table, min_confidence=least, on_error="keep", prefix="a_").read_all()
+        answers: list[Any] = [
+            response["answers"] for response in model.decide_many(states, QUESTIONS, min_confidence=least)
+        ]
+        for name in QUESTIONS:
+            abstained = found[f"a_{name}_abstained"].to_pylist()
+            assert abstained.pop(100) is None
+            assert abstained == ["x_abstained" in answer[name] for answer in answers], (least, name)
+    names = answer_rows(model, QUESTIONS, table, min_confidence=0.5).schema.names
+    assert names[1:6] == [
+        "action", "action_confidence", "action_truncated", "action_abstained", "action_probabilities",
+    ]  # fmt: skip
+    with pytest.raises(RequestError, match="min_confidence: must be a number from 0 to 1"):
+        answer_rows(model, QUESTIONS, table, min_confidence=2)
+
+
 def test_memory_is_bounded(model: skyinfer.Model) -> None:
     taken = 0
 

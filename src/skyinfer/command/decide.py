@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..errors import RequestError, SkyinferError
+from ..serve.options import number_in
 from ..terminal import put_json
 from .model_option import add_model_option, model_path
 
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     add("--timing", action="store_true", help="add micros, the microseconds that the (first) call took")
     add(
-        "--min-confidence", metavar="P", type=float,
+        "--min-confidence", metavar="P", type=number_in(float, 0, 1),
         help="mark answers whose probability is less (x_abstained); instead of the request's x_min_confidence",
     )  # fmt: skip
     add("--long", action="store_true", help="read all of a long state, in overlapping windows")
@@ -38,8 +39,6 @@ def run(arguments: argparse.Namespace) -> None:
     from ..schema import parse_request
     from .request_file import read_request
 
-    if arguments.min_confidence is not None and not 0 <= arguments.min_confidence <= 1:
-        arguments.parser.error(f"--min-confidence: expected 0 to 1, got {arguments.min_confidence:g}")
     given = {"--window": arguments.window, "--stride": arguments.stride}
     for option, number in given.items():
         if number is not None and not arguments.long:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ..errors import RequestError, SkyinferError, faults_named
+from ..serve.options import number_in
 from ..terminal import Progress, say
 from .model_option import add_model_option, model_path
 from .request_file import read_request
@@ -35,8 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix", default="", help="what the names of the answers' columns begin with")
     add("--on-error", choices=("stop", "keep"), default="stop",
         help="a faulty row ends the run (default), or has null answers and its error in x_error")  # fmt: skip
+    add("--min-confidence", metavar="P", type=number_in(float, 0, 1),
+        help="add columns that say of which answers the probability is less (ID_abstained)")  # fmt: skip
     add("--shard", metavar="I/N", type=_shard, default=(1, 1), help="only the I-th of N equal parts, from 1 on")
-    add("--threads", metavar="N", type=_threads, help="batches at once (default: by the model and the CPUs)")
+    add(
+        "--threads",
+        metavar="N",
+        type=number_in(int, 1, 256),
+        help="batches at once (default: by the model and the CPUs)",
+    )
     add("--resume", action="store_true", help="go on with the unfinished run in OUT.parts")
     add("--force", action="store_true", help="replace OUT, and an unfinished run")
 
@@ -66,6 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
         "probabilities": arguments.probabilities or ("columns" if formats[1] == "csv" else "list"),
         "prefix": arguments.prefix,
         "on_error": "keep" if arguments.on_error == "keep" else "raise",
+        "min_confidence": arguments.min_confidence,
         "threads": arguments.threads,
     }
     with termination_raised(), Progress(sys.stderr) as progress:
@@ -165,9 +174,3 @@ def _shard(text: str) -> tuple[int, int]:
     if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
         raise argparse.ArgumentTypeError(f"expected I/N such as 1/4, from 1/N to N/N, got {text!r}")
     return int(i), int(n)
-
-
-def _threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"expected 1 to 256, got {text!r}")
-    return int(text)

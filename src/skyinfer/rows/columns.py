@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ..runtime.arrays import AnswerArrays
 from ..schema import Question
@@ -29,6 +30,7 @@ class AnswerColumns:
         *,
         prefix: str = "",
         probabilities: Probabilities = "list",
+        with_abstained: bool = False,
         with_errors: bool = False,
     ) -> None:
         """`prefix`: what every name begins with. `probabilities`: one column of lists, or one for each option.
@@ -38,7 +40,8 @@ class AnswerColumns:
         """
         if probabilities not in ("list", "columns"):
             raise ValueError(f"probabilities: expected 'list' or 'columns', got {probabilities!r}")
-        self._questions, self._probabilities, self._with_errors = questions, probabilities, with_errors
+        self._questions, self._probabilities = questions, probabilities
+        self._with_abstained, self._with_errors = with_abstained, with_errors
         fields = []
         for question in questions:
             name, n = f"{prefix}{question.id}", len(question.options)
@@ -47,6 +50,8 @@ class AnswerColumns:
                 fields.append(pa.field(f"{name}_{question.type}", pa.float32()))
             fields.append(pa.field(f"{name}_confidence", pa.float32()))
             fields.append(pa.field(f"{name}_truncated", pa.bool_()))
+            if with_abstained:
+                fields.append(pa.field(f"{name}_abstained", pa.bool_()))
             if probabilities == "list":
                 fields.append(pa.field(f"{name}_probabilities", pa.list_(pa.field("item", pa.float32()), n)))
             else:
@@ -71,8 +76,16 @@ class AnswerColumns:
                 )
         return pa.schema([*columns, *self.schema], metadata=columns.metadata)
 
-    def arrays(self, answers: AnswerArrays, errors: Sequence[str | None] | None = None) -> list[pa.Array]:
-        """The columns; `errors`: what was wrong with each row, null where nothing. A faulty row's answers are null."""
+    def arrays(
+        self,
+        answers: AnswerArrays,
+        errors: Sequence[str | None] | None = None,
+        abstained: NDArray[np.bool_] | None = None,
+    ) -> list[pa.Array]:
+        """The columns. A faulty row's answers are null.
+
+        errors: what was wrong with each row, null where nothing. abstained: bool [n_rows, n_questions], where wanted.
+        """
         faulty = answers.labels[:, 0] < 0 if self._questions else np.zeros(len(answers), np.bool_)
         mask = faulty if faulty.any() else None
         found: list[pa.Array] = []
@@ -85,6 +98,9 @@ class AnswerColumns:
                 found.append(_floats(answers.values[:, i], mask))
             found.append(_floats(answers.confidence[:, i], mask))
             found.append(pa.array(np.ascontiguousarray(answers.truncated[:, i]), mask=mask))
+            if self._with_abstained:
+                assert abstained is not None
+                found.append(pa.array(np.ascontiguousarray(abstained[:, i]), mask=mask))
             own = answers.probabilities[:, begin:end]
             if self._probabilities == "list":
                 kept = None if mask is None else pa.array(mask)

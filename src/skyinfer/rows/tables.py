@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+from numpy.typing import NDArray
 
+from ..compiled import CompiledQuestions
 from ..errors import RequestError
 from ..model import Model
-from ..runtime.arrays import OnError, batches_at_once, in_order
-from ..schema import Questions, parse_questions
+from ..runtime.arrays import AnswerArrays, OnError, batches_at_once, in_order
+from ..runtime.thresholds import Thresholds, thresholds_of
+from ..schema import MinConfidence, Question, Questions, parse_questions
 from .columns import AnswerColumns, Probabilities
 from .states import StateColumns
 
@@ -30,6 +34,7 @@ def answer_rows(
     probabilities: Probabilities = "list",
     prefix: str = "",
     on_error: OnError = "raise",
+    min_confidence: MinConfidence | None = None,
     threads: int | None = None,
 ) -> pa.RecordBatchReader:
     """Answers to the same questions about every row.
@@ -43,6 +48,7 @@ def answer_rows(
         prefix: what the names of the answers' columns begin with.
         on_error: "raise" ends with the first faulty row; "keep" gives it null answers, and what is wrong with it in the
             column x_error.
+        min_confidence: adds columns that say of which answers the probability is less, as in `Model.decide`.
         threads: batches that are computed at once, as for `CompiledQuestions.arrays`.
 
     Returns:
@@ -57,7 +63,7 @@ def answer_rows(
     schema, batches = _opened(source)
     return answered(
         model, questions, schema, batches, StateColumns(schema, state, parse_json=parse_json),
-        probabilities=probabilities, prefix=prefix, on_error=on_error, threads=threads,
+        probabilities=probabilities, prefix=prefix, on_error=on_error, min_confidence=min_confidence, threads=threads,
     )  # fmt: skip
 
 
@@ -77,29 +83,33 @@ def answered(
     probabilities: Probabilities = "list",
     prefix: str = "",
     on_error: OnError = "raise",
+    min_confidence: MinConfidence | None = None,
     threads: int | None = None,
     first_row: int = 0,
 ) -> pa.RecordBatchReader:
     """`answer_rows` for batches of one schema and any way to states. `first_row`: the number of the first in errors."""
-    compiled = model.compile(questions)
+    compiled, thresholds = model.compile(questions), thresholds_of(min_confidence)
+    parsed = parse_questions(questions)
     columns = AnswerColumns(
-        parse_questions(questions), prefix=prefix, probabilities=probabilities, with_errors=on_error == "keep"
-    )
+        parsed, prefix=prefix, probabilities=probabilities, with_abstained=thresholds is not None,
+        with_errors=on_error == "keep",
+    )  # fmt: skip
     joined = columns.joined(schema)
 
     def answer(numbered: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
         first, batch = numbered
         read = states.states(batch)
         not_json = {i: error for i, error in enumerate(read) if isinstance(error, RequestError)}
-        arrays = compiled.arrays([None if i in not_json else value for i, value in enumerate(read)],
-                                 on_error="keep", threads=1)  # fmt: skip
+        sound = [None if i in not_json else value for i, value in enumerate(read)]
+        arrays = compiled.arrays(sound, on_error="keep", threads=1)
         errors = {i: not_json.get(i, error) for i, error in arrays.errors.items()}
         if errors and on_error == "raise":
             i = min(errors)
             loc = errors[i].loc if i in not_json else errors[i].loc[2:]
             raise RequestError(("rows", first_row + first + i, *loc), errors[i].message)
         said = [errors[i].message if i in errors else None for i in range(len(read))] if errors else None
-        return pa.record_batch([*batch.columns, *columns.arrays(arrays, said)], schema=joined)
+        below = None if thresholds is None else _abstained(compiled, parsed, sound, arrays, thresholds)
+        return pa.record_batch([*batch.columns, *columns.arrays(arrays, said, below)], schema=joined)
 
     def done() -> Iterator[pa.RecordBatch]:
         at_once = threads or batches_at_once(model.engine)
@@ -107,6 +117,30 @@ def answered(
             yield from found
 
     return pa.RecordBatchReader.from_batches(joined, done())
+
+
+def _abstained(
+    compiled: CompiledQuestions,
+    questions: Sequence[Question],
+    states: Sequence[Any],
+    arrays: AnswerArrays,
+    thresholds: Thresholds,
+) -> NDArray[np.bool_]:
+    """bool [n_rows, n_questions]: which answers abstain, exactly those of `decide` with these thresholds.
+
+    That compares in float64, so what lies within the rounding of float32 is answered again.
+    """
+    found = np.zeros(arrays.labels.shape, np.bool_)
+    offsets, close = compiled.offsets, np.zeros(len(arrays), np.bool_)
+    for i, question in enumerate(questions):
+        answered = arrays.probabilities[:, offsets[i] : offsets[i + 1]].max(axis=1).astype(np.float64)
+        least = thresholds.of(question.type, len(question.options))
+        found[:, i] = answered < least
+        close |= np.abs(answered - least) <= np.finfo(np.float32).eps
+    for number in np.flatnonzero(close).tolist():  # of a faulty row, NaN is not close
+        response = thresholds.mark(compiled(states[number]))
+        found[number] = ["x_abstained" in answer for answer in response["answers"].values()]
+    return found
 
 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -80,11 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one; several may be given, and the first answers requests that name none",
     )  # fmt: skip
     add("--host", help="address to listen on, such as 0.0.0.0 or [::1] (default: 127.0.0.1, this machine only)")
-    add("--port", type=_number(int, 0, 65535), metavar="N", help="default: 8080; 0 takes a free one")
+    add("--port", type=number_in(int, 0, 65535), metavar="N", help="default: 8080; 0 takes a free one")
     add("--uds", metavar="PATH", help="listen on a Unix-domain socket at this path, not on an address and port")
     add("--uds-mode", type=_mode, metavar="MODE", help="the permissions of that socket in octal (default: 660)")
     add("--api-key-env", metavar="NAME", help="ask for the key that is in this environment variable")
-    add("--threads", type=_number(int, 1, 256), metavar="N", help="that one forward pass may use (default: by model)")
+    add("--threads", type=number_in(int, 1, 256), metavar="N", help="that one forward pass may use (default: by model)")
     add(
         "--no-temperature-clamp", dest="temperature_clamp", action="store_false",
         help="take the models' raw temperatures, as llama.cpp does",
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, field, least, most, what in _LIMIT_FLAGS:
         default = getattr(Limits(), field)
         limits.add_argument(
-            flag, dest=field, metavar="N", type=_number(type(default), least, most), default=default,
+            flag, dest=field, metavar="N", type=number_in(type(default), least, most), default=default,
             help=f"{what} (default: {default:g})" if isinstance(default, float) else f"{what} (default: {default})",
         )  # fmt: skip
 
@@ -170,7 +170,9 @@ def _mode(text: str) -> int:
     return int(text, 8)
 
 
-def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+def number_in(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+    """For argparse's `type`: a number from `least` to `most`."""
+
     def parse(text: str) -> float:
         try:
             value = kind(text)
