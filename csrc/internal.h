@@ -191,6 +191,15 @@ struct sky_questions {
     char error[256];
 };
 
+/* What sky_answers says of one question, in double. */
+typedef struct {
+    int label;
+    double value, confidence;
+} sky_answer;
+
+/* p [n]: its options' probabilities, in their order. */
+sky_answer sky_answer_of(int type, const double *p, int n);
+
 /* ---- packing (pack.c) ---- */
 
 static inline int sky_n_panels(const sky_kernels *kernels, const sky_linear *w)

@@ -341,7 +341,7 @@ static double score_confidence(const double *p, int mode, int n)
     return confidence > 0.0 ? confidence : 0.0;
 }
 
-static void write_answer(int type, const double *p, int n, int64_t at, const sky_answers *out)
+sky_answer sky_answer_of(int type, const double *p, int n)
 {
     int best = 0;
     double level = 0.0;
@@ -349,9 +349,11 @@ static void write_answer(int type, const double *p, int n, int64_t at, const sky
         best = p[i] > p[best] ? i : best;
         level += i * p[i];
     }
-    out->labels[at] = best;
-    out->values[at] = (float)(type == SKY_QUESTION_SCORE ? level : type == SKY_QUESTION_NOUL ? p[n - 1] : p[best]);
-    out->confidence[at] = (float)(type == SKY_QUESTION_SCORE ? score_confidence(p, best, n) : choice_confidence(p[best], n));
+    return (sky_answer){
+        .label = best,
+        .value = type == SKY_QUESTION_SCORE ? level : type == SKY_QUESTION_NOUL ? p[n - 1] : p[best],
+        .confidence = type == SKY_QUESTION_SCORE ? score_confidence(p, best, n) : choice_confidence(p[best], n),
+    };
 }
 
 int64_t sky_write_answers(const sky_questions *q, const float *logits, const int64_t *n_state, int64_t n,
@@ -365,7 +367,10 @@ int64_t sky_write_answers(const sky_questions *q, const float *logits, const int
             out->probabilities[s * n_options + k] = (float)p[k];
         for (int i = 0; i < q->n; i++) {
             const int first = q->marker_offsets[i], count = q->marker_offsets[i + 1] - first;
-            write_answer(q->question_types[i], p + first, count, s * q->n + i, out);
+            const sky_answer answer = sky_answer_of(q->question_types[i], p + first, count);
+            out->labels[s * q->n + i] = answer.label;
+            out->values[s * q->n + i] = (float)answer.value;
+            out->confidence[s * q->n + i] = (float)answer.confidence;
             out->truncated[s * q->n + i] = state_tokens(q, i, n_state[s]) < n_state[s];
         }
     }

@@ -112,7 +112,7 @@ def made(instance: Instance, **changes: int) -> tuple[int, str]:
     """A model of these sizes in the module, and its message."""
     import struct
 
-    sizes = instance.put(struct.pack("<11i", 0, *(SOUND | changes).values(), 0))
+    sizes = instance.put(struct.pack("<12i", 0, *(SOUND | changes).values(), 0, 0))
     constants = instance.put(struct.pack("<3f", 1e-5, 1e4, 1e4))
     model = instance.call("sky_web_model", sizes, constants, instance.put(b"\1"), 0)
     return model, message(instance, model)
@@ -148,8 +148,9 @@ def test_messages_are_those_of_every_other_build() -> None:
     assert set_tensor(b"x" * 200, 1, 1) == "x" * 100 + ": no such tensor"
     assert instance.call("sky_web_model_freeze", model) != 0
     assert "missing" in message(instance, model)
-    plan = instance.call("sky_web_plan", model, 1, 1, 1, 1)
-    assert instance.text(instance.call("sky_web_plan_error", plan)) == "the model is not frozen"
+    offsets = instance.put(bytes(4 * 2))  # of no questions
+    questions = instance.call("sky_web_questions", model, 0, 0, offsets)
+    assert instance.text(instance.call("sky_web_questions_error", questions)) == "the model is not frozen"
 
 
 def test_no_more_memory_is_an_answer_and_no_trap() -> None:

@@ -17,9 +17,9 @@ void EXPORT(sky_web_free)(void *memory) { sky_release(memory); }
 
 /* ---- model ---- */
 
-/* Sizes of a model: sky_model_params up to max_positions, in order, then the activation. */
+/* Sizes of a model: sky_model_params up to max_positions, in order, then activation and layout of options. */
 enum { ARCHITECTURE, D_MODEL, D_FF, N_VOCAB, N_LAYERS, N_HEADS, N_DECISION_BLOCKS, N_DECISION_HEADS, WINDOW, MAX_POSITIONS,
-       ACTIVATION };
+       ACTIVATION, OPTION_LAYOUT };
 
 static sky_model_params params_of(const int32_t *sizes)
 {
@@ -35,6 +35,7 @@ static sky_model_params params_of(const int32_t *sizes)
         .window = sizes[WINDOW],
         .max_positions = sizes[MAX_POSITIONS],
         .activation = (sky_activation)sizes[ACTIVATION],
+        .option_layout = (sky_option_layout)sizes[OPTION_LAYOUT],
     };
 }
 
@@ -84,25 +85,111 @@ size_t EXPORT(sky_web_model_bytes)(const sky_model *model) { return sky_model_by
 
 void EXPORT(sky_web_model_free)(sky_model *model) { sky_model_free(model); }
 
-/* ---- plan ---- */
+/* ---- questions ---- */
 
-sky_plan *EXPORT(sky_web_plan)(const sky_model *model, int n_tokens, int n_sequences, int n_markers, int sequence_tokens)
+/* As sky_questions_create, for n questions. `numbers` are the arrays of sky_question_list end to end: token_offsets,
+ * marker_offsets, question_types, max_tokens, token_ids, markers, options. */
+sky_questions *EXPORT(sky_web_questions)(const sky_model *model, int n, int sep_id, const int32_t *numbers)
 {
-    const sky_plan_limits limits = {n_tokens, n_sequences, n_markers, sequence_tokens, 1};
-    sky_plan *plan;
-    (void)sky_plan_create(model, &limits, &plan);
-    return plan;
+    sky_question_list list = {.n_questions = n, .sep_id = sep_id};
+    list.token_offsets = numbers;
+    list.marker_offsets = list.token_offsets + n + 1;
+    list.question_types = list.marker_offsets + n + 1;
+    list.max_tokens = list.question_types + n;
+    list.token_ids = list.max_tokens + n;
+    list.markers = list.token_ids + list.token_offsets[n];
+    list.options = list.markers + list.marker_offsets[n];
+    sky_questions *questions;
+    (void)sky_questions_create(model, &list, &questions); /* a fault is in their message */
+    return questions;
+}
+
+const char *EXPORT(sky_web_questions_error)(const sky_questions *questions) { return sky_questions_error(questions); }
+
+void EXPORT(sky_web_questions_free)(sky_questions *questions) { sky_questions_free(questions); }
+
+/* A state as numbers: how many tokens it has, 1 to keep its end, the tokens. Gives where the next one is. */
+static const int32_t *read_state(const int32_t *numbers, const sky_questions *questions, sky_ask *ask)
+{
+    *ask = (sky_ask){
+        .questions = questions, .n = questions->n, .state_ids = numbers + 2, .n_state = numbers[0], .keep_tail = numbers[1],
+    };
+    return ask->state_ids + ask->n_state;
+}
+
+/* As sky_ask_sequence, about one state. */
+int EXPORT(sky_web_sequence)(const sky_questions *questions, int question, const int32_t *state, int32_t *token_ids,
+                             int32_t *n_state_used)
+{
+    sky_ask ask;
+    (void)read_state(state, questions, &ask);
+    return sky_ask_sequence(&ask, question, token_ids, n_state_used);
+}
+
+/* ---- scores ---- */
+
+/* One forward pass takes at most this many tokens, so that many states do not take huge buffers. */
+enum { PASS_TOKENS = 2048 };
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* Puts a larger plan in the place of one that does not hold `size`. What is added to it saves new ones for slightly larger
+ * states. */
+static sky_status make_room(const sky_model *model, sky_plan **plan, sky_plan_limits size)
+{
+    const sky_plan_limits now = sky_plan_bytes(*plan) ? (*plan)->limits : (sky_plan_limits){0, 0, 0, 0, 0};
+    if (size.n_tokens <= now.n_tokens && size.n_sequences <= now.n_sequences && size.n_markers <= now.n_markers
+        && size.sequence_tokens <= now.sequence_tokens)
+        return SKY_OK;
+    const int32_t most = model->params.max_positions, longest = larger(size.sequence_tokens + 255, now.sequence_tokens);
+    size.n_tokens = larger(size.n_tokens + 255, now.n_tokens);
+    size.n_sequences = larger(size.n_sequences + 15, now.n_sequences);
+    size.n_markers = larger(size.n_markers + 63, now.n_markers);
+    size.sequence_tokens = longest < most ? longest : most;
+    size.n_threads = 1;
+    sky_plan_free(*plan);
+    return sky_plan_create(model, &size, plan);
+}
+
+/* Scores of all questions about each of n_states, as sky_run_asks. *plan: that of the last call, NULL in the first one; the
+ * caller frees the last one. What fails is in its message. */
+int EXPORT(sky_web_run)(const sky_model *model, sky_plan **plan, const sky_questions *questions, int n_states,
+                        const int32_t *states, float *logits)
+{
+    sky_ask *asks = sky_alloc((size_t)n_states * sizeof *asks);
+    if (!asks)
+        return SKY_ERR_MEMORY;
+    for (int i = 0; i < n_states; i++)
+        states = read_state(states, questions, &asks[i]);
+    sky_plan_limits size;
+    int64_t n_tokens, n_markers;
+    sky_status status = sky_measure_asks(asks, n_states, PASS_TOKENS, &size, &n_tokens, &n_markers);
+    if (status == SKY_OK && n_tokens)
+        status = make_room(model, plan, size);
+    if (status == SKY_OK && n_tokens)
+        status = sky_run_asks(*plan, asks, n_states, PASS_TOKENS, logits);
+    sky_release(asks);
+    return status;
 }
 
 const char *EXPORT(sky_web_plan_error)(const sky_plan *plan) { return sky_plan_error(plan); }
 
 void EXPORT(sky_web_plan_free)(sky_plan *plan) { sky_plan_free(plan); }
 
-int EXPORT(sky_web_run)(sky_plan *plan, int n_sequences, const int32_t *token_ids, const int32_t *token_offsets,
-                        const int32_t *markers, const int32_t *marker_offsets, const int32_t *question_types, float *logits)
+/* As sky_probabilities about one state, and sky_answer_of each question: label, value and confidence, answers [n][3]. */
+int EXPORT(sky_web_answers)(const sky_questions *questions, const float *logits, const double *temperatures, double *p,
+                            double *answers)
 {
-    const sky_batch batch = {n_sequences, token_ids, token_offsets, markers, marker_offsets, question_types, NULL};
-    return sky_run(plan, &batch, logits);
+    if (!sky_probabilities(questions, logits, temperatures, p))
+        return 0;
+    for (int i = 0; i < questions->n; i++) {
+        const int first = questions->marker_offsets[i];
+        const sky_answer answer = sky_answer_of(questions->question_types[i], p + first, questions->marker_offsets[i + 1] - first);
+        *answers++ = answer.label;
+        *answers++ = answer.value;
+        *answers++ = answer.confidence;
+    }
+    return 1;
 }
 
 /* ---- the game ---- */

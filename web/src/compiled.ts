@@ -2,10 +2,10 @@
 
 import { RequestError } from "./errors.js";
 import { entriesOf, kindOf } from "./json.js";
-import { faultyWeights, inOptionOrder, probabilities, response, toPlain } from "./runtime/answers.js";
-import type { Engine, Work } from "./runtime/engine.js";
-import { renderState, type Json, type ParsedQuestion, type Response } from "./schema.js";
-import type { Prefix, Sequence, StateTokens } from "./text/sequence.js";
+import { faultyWeights, inOptionOrder, response, toPlain, type Answered } from "./runtime/answers.js";
+import { offsetsOf, type Engine } from "./runtime/engine.js";
+import type { Json, ParsedQuestion, Response } from "./schema.js";
+import { stateTokens, type Prefix, type Sequence, type StateTokens } from "./text/sequence.js";
 
 export interface DecideOptions {
   /** Overrides what the model was loaded with, for this call. */
@@ -23,6 +23,8 @@ export class CompiledQuestions {
   /** What `step` wrote last, in the order of the options; a noul has two, (false, true). */
   readonly probabilities: Float32Array;
   private readonly prefixes: readonly Prefix[];
+  /** Of the prepared questions in the core's memory. */
+  private address: number;
 
   /** `questions` as `parseQuestions` gives them. */
   constructor(
@@ -31,9 +33,15 @@ export class CompiledQuestions {
   ) {
     this.prefixes = questions.map((question) => engine.builder.prefix(question));
     this.ids = questions.map((question) => question.id);
-    this.offsets = new Int32Array(questions.length + 1);
-    questions.forEach((question, i) => (this.offsets[i + 1] = this.offsets[i]! + question.options.length));
+    this.offsets = Int32Array.from(offsetsOf(questions.map(({ options }) => options)));
     this.probabilities = new Float32Array(this.offsets.at(-1)!);
+    this.address = engine.prepare(this.prefixes, this);
+  }
+
+  /** Gives the memory back at once, which happens some time after the last use otherwise. They cannot be used after. */
+  free(): void {
+    if (this.address) this.engine.release(this.address, this);
+    this.address = 0;
   }
 
   /**
@@ -51,9 +59,8 @@ export class CompiledQuestions {
 
   /** The same as a JSON object: Maps in the order received. */
   answer(state: Json, options: DecideOptions = {}): Map<string, unknown> {
-    const sequences = this.sequences(state);
-    const rows = this.engine.run(this.work(sequences));
-    return this.respond(sequences, rows, options);
+    const tokens = this.read(state);
+    return this.respond(tokens, this.run([tokens])[0]!, options);
   }
 
   /**
@@ -67,27 +74,21 @@ export class CompiledQuestions {
       throw new RequestError(["states"], `must be a list of states, not ${kindOf(states)}`);
     const read = Array.from(states, (state, i) => {
       try {
-        return this.sequences(state);
+        return this.read(state);
       } catch (error) {
         if (error instanceof RequestError) throw new RequestError(["states", i, ...error.loc.slice(1)], error.reason);
         throw error;
       }
     });
-    const rows = this.engine.run(read.flatMap((sequences) => this.work(sequences)));
-    const n = this.prefixes.length;
-    return read.map(
-      (sequences, i) => toPlain(this.respond(sequences, rows.slice(i * n, (i + 1) * n), options)) as Response,
-    );
+    return this.run(read).map((row, i) => toPlain(this.respond(read[i]!, row, options)) as Response);
   }
 
   /** Raw scores by question id, in the order of the options, before temperature and softmax. */
   logits(state: Json): Record<string, Float32Array> {
-    const rows = this.engine.run(this.work(this.sequences(state)));
+    const row = this.run([this.read(state)])[0]!;
+    if (!row.every(Number.isFinite)) throw faultyWeights();
     return Object.fromEntries(
-      rows.map((row, i) => {
-        if (!row.every(Number.isFinite)) throw faultyWeights();
-        return [this.ids[i]!, Float32Array.from(inOptionOrder(this.questions[i]!, [...row]))];
-      }),
+      this.questions.map((question, i) => [question.id, inOptionOrder(question, row.slice(this.offsets[i], this.offsets[i + 1]))]),
     );
   }
 
@@ -101,37 +102,46 @@ export class CompiledQuestions {
    * not fit, keep its end (as for a list of turns) and not its beginning.
    */
   runTokens(ids: readonly number[], keepTail = false): Float32Array {
-    return this.steps({ ids: [...ids], keepTail });
+    return this.steps(stateTokens(ids, keepTail));
   }
 
   private steps(tokens: StateTokens): Float32Array {
-    const rows = this.engine.run(this.work(this.assembled(tokens)));
-    rows.forEach((row, i) => {
-      const question = this.questions[i]!;
-      const p = probabilities(row, this.engine.temperatures.of(question.type, row.length));
-      this.probabilities.set(inOptionOrder(question, p), this.offsets[i]);
-    });
+    this.probabilities.set(this.answered(this.run([tokens])[0]!).p);
     return this.probabilities;
   }
 
   /** What the model reads for each question. */
   sequences(state: Json): Sequence[] {
-    if (this.prefixes.length > 0) return this.assembled(this.engine.builder.state(state));
-    if (state === null || state === undefined) renderState(state); // refused whatever is asked
-    return [];
+    return this.laidOut(this.read(state));
   }
 
-  private assembled(tokens: StateTokens): Sequence[] {
-    return this.prefixes.map((prefix) => this.engine.builder.assemble(prefix, tokens));
+  /** A state that nothing is asked about is not looked at, but for null, which is refused. */
+  private read(state: Json): StateTokens {
+    if (this.prefixes.length === 0 && state !== null && state !== undefined) return stateTokens([], false);
+    return this.engine.builder.state(state);
   }
 
-  private work(sequences: readonly Sequence[]): Work[] {
-    return sequences.map(({ ids, markers }, i) => ({ ids, markers, type: this.questions[i]!.type }));
+  private run(states: readonly StateTokens[]): Float32Array[] {
+    return this.engine.run(this.usable, this.probabilities.length, states);
   }
 
-  private respond(sequences: Sequence[], rows: Float32Array[], options: DecideOptions): Map<string, unknown> {
-    const nTokens = sequences.reduce((sum, { ids }) => sum + ids.length, 0);
-    const temperatures = this.engine.temperaturesOf(options.temperatureClamp);
-    return response(this.engine.config.name, this.questions, sequences, rows, temperatures, nTokens);
+  private laidOut(tokens: StateTokens): Sequence[] {
+    return this.prefixes.map((prefix, i) => this.engine.sequence(this.usable, i, prefix, tokens));
+  }
+
+  private answered(row: Float32Array, clamp?: boolean): Answered {
+    const temperatures = this.engine.temperaturesOf(clamp);
+    const own = Float64Array.from(this.questions, ({ type, options }) => temperatures.of(type, options.length));
+    return this.engine.answers(this.usable, row, own);
+  }
+
+  private respond(tokens: StateTokens, row: Float32Array, options: DecideOptions): Map<string, unknown> {
+    const answered = this.answered(row, options.temperatureClamp);
+    return response(this.engine.config.name, this.questions, this.laidOut(tokens), this.offsets, answered);
+  }
+
+  private get usable(): number {
+    if (!this.address) throw new Error("the questions were freed");
+    return this.address;
   }
 }

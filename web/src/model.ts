@@ -12,9 +12,9 @@ import type { Sequence } from "./text/sequence.js";
 
 /** Holds the tables of small models. A much larger one would be read from memory for every token, for little. */
 const TOKEN_TABLE_BYTES = 16 << 20;
-/** Question sets that `decide` keeps tokenized, and the length of their text up to which it does. */
+/** Question sets that `decide` keeps tokenized, and characters of their JSON all together; the last one is kept in any case. */
 const MOST_KEPT = 64;
-const LONGEST_KEPT = 1 << 16;
+const MOST_KEPT_LENGTH = 1 << 20;
 
 export interface LoadOptions extends CoreOptions {
   /** Confine temperatures to [0.5, 5] as the Laya runtime does (the default); false takes the file's raw values. */
@@ -54,6 +54,7 @@ export class Model {
   readonly config: ModelConfig;
   private readonly engine: Engine;
   private readonly kept = new Map<string, CompiledQuestions>();
+  private keptLength = 0;
 
   constructor(engine: Engine) {
     this.engine = engine;
@@ -134,6 +135,8 @@ export class Model {
 
   /** Gives the model's memory back; it cannot be used after. */
   free(): void {
+    for (const questions of this.kept.values()) questions.free();
+    this.kept.clear();
     this.engine.free();
   }
 
@@ -145,22 +148,26 @@ export class Model {
       if (error instanceof NotJsonError) return this.compile(questions); // which says what is wrong with them
       throw error;
     }
-    const found = this.kept.get(key);
-    if (found) {
-      this.kept.delete(key);
-      this.kept.set(key, found); // the last one used is the last one to go
-      return found;
+    let found = this.kept.get(key);
+    if (!found) {
+      found = this.compile(questions);
+      this.keptLength += key.length;
     }
-    const made = this.compile(questions);
-    if (key.length > LONGEST_KEPT) return made;
-    if (this.kept.size >= MOST_KEPT) this.kept.delete(this.kept.keys().next().value!);
-    this.kept.set(key, made);
-    return made;
+    this.kept.delete(key);
+    this.kept.set(key, found); // the last one used is the last one to go
+    for (const [oldest, questions] of this.kept) {
+      if ((this.kept.size <= MOST_KEPT && this.keptLength <= MOST_KEPT_LENGTH) || questions === found) break;
+      this.kept.delete(oldest);
+      this.keptLength -= oldest.length;
+      questions.free();
+    }
+    return found;
   }
 
   /** A browser compiles the module's functions as they are first used, which makes the first calls slow. */
   private warmUp(): void {
     const compiled = this.compile({ warm: { type: "noul", instructions: "Is it?" } });
     for (let i = 0; i < 2; i++) compiled.step("a ".repeat(40));
+    compiled.free();
   }
 }

@@ -64,6 +64,23 @@ for (const isa of isas) {
   });
 }
 
+test("questions give their memory back: kept ones when others come, compiled ones when they are freed", async () => {
+  const model = await load(modelBytes("byte"), { module: moduleBytes("wasm128") });
+  const asked = (i: number) => ({ q: { type: "noul", instructions: `Is it ${i}? ${"word ".repeat(60)}` } }) as const;
+  const ask = (i: number) => {
+    const first = model.decide("a", asked(i));
+    const compiled = model.compile(asked(i));
+    assert.deepEqual(compiled.decide("a"), first);
+    compiled.free();
+    compiled.free();
+    assert.throws(() => compiled.step("a"), /were freed/);
+  };
+  for (let i = 0; i < 100; i++) ask(i);
+  const { byteLength } = model.core.exports.memory.buffer;
+  for (let i = 0; i < 3000; i++) ask(i);
+  assert.equal(model.core.exports.memory.buffer.byteLength, byteLength);
+});
+
 /** Equal in shape, order of names and texts; numbers within the bounds. */
 function near(found: unknown, expected: unknown, what: string): void {
   if (expected instanceof JsonNumber) {

@@ -3,13 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FormatError, RequestError } from "../src/errors.js";
-import { configOf } from "../src/files/config.js";
-import { parseHeader } from "../src/files/gguf.js";
 import { parseJson, type JsonObject } from "../src/json.js";
-import { SequenceBuilder } from "../src/text/sequence.js";
+import { load, type Model } from "../src/model.js";
+import type { Questions } from "../src/schema.js";
 import { PromptTemplate, TEMPLATE_KEY, juliaTemplate } from "../src/text/template.js";
-import { Tokenizer } from "../src/text/tokenizer.js";
 import { lines, modelBytes } from "./cases.js";
+import { moduleBytes } from "./shipped.js";
 
 interface Case {
   model: string;
@@ -19,30 +18,28 @@ interface Case {
   refused?: { loc: unknown[]; reason: string };
 }
 
-function builderOf(name: string): SequenceBuilder {
-  const header = parseHeader(modelBytes(name), name);
-  const config = configOf(header, () => new Map([...header.tensors].map(([tensor, { shape }]) => [tensor, shape])));
-  const tokenizer = Tokenizer.fromMetadata(header.metadata, config);
-  const template = PromptTemplate.fromMetadata(header.metadata, tokenizer);
-  return new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, null);
-}
-
-const builders = new Map<string, SequenceBuilder>();
-function builder(name: string): SequenceBuilder {
-  let found = builders.get(name);
-  if (!found) builders.set(name, (found = builderOf(name)));
+const models = new Map<string, Model>();
+async function modelOf(name: string): Promise<Model> {
+  let found = models.get(name);
+  if (!found) models.set(name, (found = await load(modelBytes(name), { module: moduleBytes("wasm128") })));
   return found;
 }
 
 /** Where Python names a fault of its own kind. */
 const OWN_WORDS = /cannot be written as JSON/;
 
-test("requests are laid out as Python lays them out", () => {
+test("requests are laid out as Python lays them out", async () => {
   for (const { model, name, body, sequences, refused } of lines<Case>("bodies")) {
     const request = parseJson(body) as JsonObject;
-    const encode = () => builder(model).encode(request.get("state"), request.get("questions"));
+    const opened = await modelOf(model);
+    const encode = () => {
+      const compiled = opened.compile(request.get("questions") as Questions);
+      const found = compiled.sequences(request.get("state"));
+      compiled.free();
+      return found;
+    };
     if (sequences) {
-      const found = [...encode().values()].map((one) => ({
+      const found = encode().map((one) => ({
         ids: one.ids,
         markers: one.markers,
         state_tokens: one.stateTokens,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from checkpoints import SIZES, byte_tokenizer, metaspace_tokenizer, paint
 from differential import DIRECTORIES, Draw
 from golden.inputs import PLAIN
-from golden.recipes import RECIPES, from_literal, painted, recorded
+from golden.recipes import RECIPES, VARIANTS, from_literal, painted, recorded
 from test_gguf_quantized import write as write_gguf
 
 import skyinfer
@@ -36,6 +36,8 @@ from skyinfer.files.gguf import GGUFFile
 from skyinfer.files.tensors import without_ones
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
+# of all golden models those that a browser reads; WordPiece it refuses
+GOLDEN = [name for name in RECIPES | VARIANTS if name in RECIPES or name.startswith("parallel")]
 LAYA_FIELDS = (
     "ids",
     "markers",
@@ -193,7 +195,7 @@ def write_json(path: Path, rounds: int, seed: int) -> None:
 def write_models(directory: Path) -> dict[str, Any]:
     """The golden models as files, and open."""
     models = {}
-    for name in RECIPES:
+    for name in GOLDEN:
         path = directory / f"{name}.gguf"
         if not path.exists():
             convert(painted(name), path, outtype="f32", name=name)
@@ -216,15 +218,15 @@ def write_models(directory: Path) -> dict[str, Any]:
 
 def golden_bodies() -> Iterator[tuple[str, str, str, Any]]:
     """(model, name, body, recorded sequences or None) of the golden inputs that JSON can hold."""
-    for case in recorded("text.json")["cases"]:
+    for case in [*recorded("text.json")["cases"], *recorded("variants.json")["texts"]]:
         body = as_json(from_literal(case["request"]))
-        if body is not None:
+        if body is not None and case["checkpoint"] in GOLDEN:
             yield case["checkpoint"], case["name"], body, case.get("sequences")
 
 
 def random_bodies(rounds: int, seed: int) -> Iterator[tuple[str, str, str, Any]]:
     draw, texts = Draw(seed), JsonText(seed)
-    names = list(RECIPES)
+    names = GOLDEN
     for i in range(rounds):
         r = draw.random
         kind = r.randrange(4)
@@ -267,7 +269,8 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
     lines = Lines(path)
     cases = [
         (case["checkpoint"], case["name"], as_json(from_literal(case["request"])))
-        for case in recorded("answers.json")["cases"]
+        for case in [*recorded("answers.json")["cases"], *recorded("variants.json")["answers"]]
+        if case["checkpoint"] in GOLDEN
     ]
     cases += [(model, name, body) for model, name, body, _ in random_bodies(rounds, seed + 1)]
     plain = json.dumps({"state": "The customer asks about a refund of order 20", "questions": PLAIN})

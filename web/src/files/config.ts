@@ -29,6 +29,8 @@ export const ACTIVATIONS: readonly (readonly string[])[] = [
   ["hardswish"],
   ["mish"],
 ];
+/** In the order of sky_option_layout. */
+export const OPTION_LAYOUTS: readonly string[] = ["sequential", "parallel"];
 const DEFAULT_MAX_TOKENS = 512;
 const DEFAULT_ROPE_BASE_GLOBAL = 160000;
 const DEFAULT_ROPE_BASE_LOCAL = 10000;
@@ -65,6 +67,8 @@ export interface ModelConfig {
   ropeBaseLocal: number;
   /** Of the encoder's feed-forward, one of ACTIVATIONS. */
   activation: string;
+  /** Options of a question one after another, or all at the same positions and none in sight of another. */
+  optionLayout: string;
   /** Longest sequence, and tokens that question and options may take of it. */
   maxTokens: number;
   maxHeadTokens: number;
@@ -149,6 +153,7 @@ function readConfig(header: GgufHeader): ModelConfig {
     ropeBaseGlobal,
     ropeBaseLocal: keys.number("rope.freq_base_swa", otherBase),
     activation,
+    optionLayout: keys.optionLayout(),
     maxTokens,
     maxHeadTokens: keys.whole("decision.max_head_tokens", 1, MAX_TOKENS),
     temperatures: keys.temperatures(),
@@ -250,6 +255,14 @@ class Keys {
     if (!known)
       this.fail("hidden_activation", `${shownName(value)} is not supported (${ACTIVATIONS.flat().join(", ")} are)`);
     return known[0]!;
+  }
+
+  optionLayout(): string {
+    const name = "decision.option_layout";
+    const value = this.text(name, OPTION_LAYOUTS[0]!);
+    if (!OPTION_LAYOUTS.includes(value))
+      this.fail(name, `${shownName(value)} is not supported (${OPTION_LAYOUTS.join(" and ")} are)`);
+    return value;
   }
 
   /** A key that may be absent, and has one possible value. */

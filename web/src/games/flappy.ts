@@ -4,7 +4,7 @@
  * everywhere.
  */
 
-import type { Core } from "../runtime/core.js";
+import { textIn, type Core } from "../runtime/core.js";
 import type { Questions } from "../schema.js";
 
 export const FRAMES_PER_SECOND = 60;
@@ -38,7 +38,6 @@ const NUMBERS = ["alive", "frame", "score", "altitude", "distance", "gapBottom",
 /** A game of Flappy Drone. */
 export class Flappy {
   private readonly game: number;
-  private readonly scratch: number;
 
   /** `seed`: a whole number from 0 on, below 2^64. @throws RangeError no such difficulty, or a seed out of range. */
   constructor(
@@ -52,7 +51,6 @@ export class Flappy {
     const bits = BigInt(seed);
     if (bits < 0n || bits >= 1n << 64n) throw new RangeError(`seed: expected at least 0 and below 2**64, got ${bits}`);
     this.game = core.alloc(core.exports.sky_web_game_bytes());
-    this.scratch = core.alloc(TEXT_BYTES);
     core.exports.sky_web_game_begin(this.game, index, Number(bits & 0xffffffffn) | 0, Number(bits >> 32n) | 0);
   }
 
@@ -63,8 +61,9 @@ export class Flappy {
 
   /** What a model reads: "vy 0 dx 36 up 9 dn 7 nxt 10 alt 32". */
   stateText(): string {
-    const length = this.core.exports.sky_web_game_text(this.game, this.scratch);
-    return String.fromCharCode(...this.core.bytes.subarray(this.scratch, this.scratch + length));
+    const text = new Uint8Array(TEXT_BYTES);
+    this.core.with((place) => this.core.exports.sky_web_game_text(this.game, place), text);
+    return textIn(text);
   }
 
   /** Whether the drone crashes within the next `frames` steps if it glides in all of them. */
@@ -83,8 +82,9 @@ export class Flappy {
   }
 
   private number(name: (typeof NUMBERS)[number]): number {
-    this.core.exports.sky_web_game_numbers(this.game, this.scratch);
-    return this.core.ints(this.scratch, NUMBERS.length)[NUMBERS.indexOf(name)]!;
+    const numbers = new Int32Array(NUMBERS.length);
+    this.core.with((place) => this.core.exports.sky_web_game_numbers(this.game, place), numbers);
+    return numbers[NUMBERS.indexOf(name)]!;
   }
 
   get alive(): boolean {
@@ -130,6 +130,5 @@ export class Flappy {
   /** Gives the game's memory back; it cannot be used after. */
   free(): void {
     this.core.free(this.game);
-    this.core.free(this.scratch);
   }
 }

@@ -1,51 +1,27 @@
 /**
- * From raw scores to typed answers: temperature, softmax, confidence, envelope; as in Python's answers.py, all in float64 and
- * unrounded. Answers are made as JSON objects (Maps), which keep any order of names; `toPlain` makes JavaScript's of them.
+ * From probabilities to typed answers and their envelope, all in float64 and unrounded; as in Python's answers.py. Softmax and
+ * confidence are the core's. Answers are made as JSON objects (Maps), which keep any order of names; `toPlain` makes JavaScript's of them.
  */
 
 import { FormatError } from "../errors.js";
-import type { Temperatures } from "../files/temperatures.js";
 import type { Label, ParsedQuestion } from "../schema.js";
 import type { Sequence } from "../text/sequence.js";
 import { JsonNumber, floatText, numberText } from "../json.js";
+
+/** What the core makes of scores: probabilities in the order of the options; label, value and confidence of each question. */
+export interface Answered {
+  p: Float64Array;
+  answers: Float64Array;
+}
 
 export function faultyWeights(): FormatError {
   return new FormatError("the model's scores are not finite: its weights are faulty");
 }
 
-/** softmax(logits / temperature) in float64. @throws FormatError a score is NaN or infinite. */
-export function probabilities(logits: ArrayLike<number>, temperature: number): number[] {
-  let top = -Infinity;
-  for (let i = 0; i < logits.length; i++) {
-    if (!Number.isFinite(logits[i])) throw faultyWeights();
-    top = Math.max(top, logits[i]!);
-  }
-  const exps = Array.from(logits, (z) => Math.exp((z - top) / temperature));
-  const total = exps.reduce((sum, e) => sum + e, 0);
-  return exps.map((e) => e / total);
-}
-
-/** How far the best is above chance: max(0, (p_max - 1/n) / (1 - 1/n)); 1 for one option. */
-export function choiceConfidence(p: readonly number[]): number {
-  const n = p.length;
-  return n > 1 ? Math.max(0, (Math.max(...p) - 1 / n) / (1 - 1 / n)) : 1;
-}
-
-/** max(0, 1 - sum_i p_i |i - mode| / D), D = (1/n) sum_i |i - (n-1)/2|; 1 for one level. */
-export function scoreConfidence(p: readonly number[]): number {
-  const n = p.length;
-  if (n === 1) return 1;
-  const mode = p.indexOf(Math.max(...p));
-  const spread = p.reduce((sum, value, i) => sum + value * Math.abs(i - mode), 0);
-  const uniform = p.reduce((sum, _, i) => sum + Math.abs(i - (n - 1) / 2), 0) / n;
-  return Math.max(0, 1 - spread / uniform);
-}
-
-/** Values by slot, put back into the order in which the caller gave the options. */
-export function inOptionOrder<T>(question: ParsedQuestion, values: readonly T[]): T[] {
-  if (!question.optionOrder) return [...values];
-  const out = new Array<T>(values.length);
-  question.optionOrder.forEach((option, slot) => (out[option] = values[slot]!));
+/** Scores by slot, put back into the order in which the caller gave the options. */
+export function inOptionOrder(question: ParsedQuestion, slots: Float32Array): Float32Array {
+  const out = slots.slice();
+  question.optionOrder?.forEach((option, slot) => (out[option] = slots[slot]!));
   return out;
 }
 
@@ -64,28 +40,28 @@ export function nameOf(label: Label): string {
 }
 
 /**
- * The typed answer to one question, from the probabilities of its options in slot order. `sequence` adds what had to be cut;
- * null leaves that out.
+ * The typed answer to one question. `p`: the probability of each option, in their order; `found`: which one is the most probable,
+ * the mean level of a score, and the confidence. `sequence` adds what had to be cut.
  */
-export function answer(question: ParsedQuestion, sequence: Sequence | null, slots: readonly number[]): Map<string, unknown> {
+function answer(question: ParsedQuestion, sequence: Sequence, p: Float64Array, found: Float64Array): Map<string, unknown> {
   const { options, type } = question;
-  const p = inOptionOrder(question, slots);
+  const [label, value, confidence] = found as unknown as [number, number, number];
   const out = new Map<string, unknown>([["type", type]]);
-  if (type === "noul") out.set("noul", float(p[1]!));
+  if (type === "noul") out.set("noul", float(value));
   else {
-    if (type === "choice") out.set("choice", options[p.indexOf(Math.max(...p))]!.key);
+    if (type === "choice") out.set("choice", options[label]!.key);
     else {
-      out.set("score", float(p.reduce((sum, value, i) => sum + i * value, 0)));
+      out.set("score", float(value));
       out.set("legend", new Map(options.map((option) => [option.key, option.description])));
     }
     out.set("probabilities", new Map(options.map((option, i) => [nameOf(option.key), float(p[i]!)])));
-    out.set("confidence", float(type === "choice" ? choiceConfidence(p) : scoreConfidence(p)));
+    out.set("confidence", float(confidence));
   }
-  if (sequence?.truncated)
+  if (sequence.truncated)
     out.set("x_truncated", counts({ state_tokens: sequence.stateTokens, state_tokens_used: sequence.stateTokensUsed }));
-  if (sequence && sequence.optionsDistinct < sequence.options)
+  if (sequence.optionsDistinct < sequence.options)
     out.set("x_options", counts({ options: sequence.options, distinct: sequence.optionsDistinct }));
-  if (sequence && sequence.grownPast !== null)
+  if (sequence.grownPast !== null)
     out.set("x_grown", counts({ tokens: sequence.ids.length, max_tokens: sequence.grownPast }));
   if (question.ignored.length > 0) out.set("x_ignored", question.ignored);
   return out;
@@ -95,23 +71,22 @@ function counts(of: Record<string, number>): Map<string, JsonNumber> {
   return new Map(Object.entries(of).map(([name, n]) => [name, whole(n)]));
 }
 
-/** The envelope: an answer by question id, in the order received, and the tokens read. `rows`: scores in slot order. */
+/** The envelope: an answer by question id, in the order received, and the tokens read. `answers`: three numbers for each question. */
 export function response(
   model: string,
   questions: readonly ParsedQuestion[],
-  sequences: readonly (Sequence | null)[],
-  rows: readonly ArrayLike<number>[],
-  temperatures: Temperatures,
-  inputTokens: number,
+  sequences: readonly Sequence[],
+  offsets: Int32Array,
+  { p, answers }: Answered,
 ): Map<string, unknown> {
-  const answers = questions.map((question, i): [string, unknown] => {
-    const p = probabilities(rows[i]!, temperatures.of(question.type, question.options.length));
-    return [question.id, answer(question, sequences[i]!, p)];
-  });
+  const entries = questions.map((question, i): [string, unknown] => [
+    question.id,
+    answer(question, sequences[i]!, p.subarray(offsets[i], offsets[i + 1]), answers.subarray(3 * i)),
+  ]);
   return new Map<string, unknown>([
     ["model", model],
-    ["answers", new Map(answers)],
-    ["usage", counts({ input_tokens: inputTokens, output_tokens: 0 })],
+    ["answers", new Map(entries)],
+    ["usage", counts({ input_tokens: sequences.reduce((sum, { ids }) => sum + ids.length, 0), output_tokens: 0 })],
   ]);
 }
 

@@ -38,13 +38,14 @@ export interface Exports {
   sky_web_model_isa(model: number): number;
   sky_web_model_bytes(model: number): number;
   sky_web_model_free(model: number): void;
-  sky_web_plan(model: number, nTokens: number, nSequences: number, nMarkers: number, sequenceTokens: number): number;
+  sky_web_questions(model: number, n: number, sepId: number, numbers: number): number;
+  sky_web_questions_error(questions: number): number;
+  sky_web_questions_free(questions: number): void;
+  sky_web_sequence(questions: number, question: number, state: number, tokenIds: number, nStateUsed: number): number;
+  sky_web_run(model: number, plan: number, questions: number, nStates: number, states: number, logits: number): number;
   sky_web_plan_error(plan: number): number;
   sky_web_plan_free(plan: number): void;
-  sky_web_run(
-    plan: number, nSequences: number, tokenIds: number, tokenOffsets: number, markers: number, markerOffsets: number,
-    questionTypes: number, logits: number,
-  ): number;
+  sky_web_answers(questions: number, logits: number, temperatures: number, p: number, answers: number): number;
   sky_web_game_bytes(): number;
   sky_web_game_begin(game: number, difficulty: number, seedLow: number, seedHigh: number): number;
   sky_web_game_step(game: number, thrust: number): number;
@@ -69,7 +70,6 @@ export function relaxedSupported(): boolean {
 
 export class Core {
   readonly exports: Exports;
-  private readonly decoder = new TextDecoder();
 
   private constructor(exports: Exports) {
     this.exports = exports;
@@ -99,10 +99,6 @@ export class Core {
     return new Uint8Array(this.exports.memory.buffer);
   }
 
-  ints(address: number, length: number): Int32Array {
-    return new Int32Array(this.exports.memory.buffer, address, length);
-  }
-
   floats(address: number, length: number): Float32Array {
     return new Float32Array(this.exports.memory.buffer, address, length);
   }
@@ -120,20 +116,38 @@ export class Core {
 
   /** A C string. */
   textAt(address: number): string {
-    const { bytes } = this;
-    return this.decoder.decode(bytes.slice(address, bytes.indexOf(0, address)));
+    return textIn(this.bytes.subarray(address));
   }
 
-  /** Puts bytes into the memory while `use` has their address. */
-  with<T>(bytes: ArrayBufferView, use: (address: number) => T): T {
-    const address = this.alloc(bytes.byteLength || 1);
+  /** Puts arrays into the memory while `use` has their addresses, and into the arrays what is there afterwards. */
+  with<T>(use: (...addresses: number[]) => T, ...arrays: ArrayBufferView[]): T {
+    let size = 0;
+    const places = arrays.map(({ byteLength }) => {
+      const place = size;
+      size += (byteLength + 15) & -16;
+      return place;
+    });
+    const address = this.alloc(size || 1);
     try {
-      this.bytes.set(new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength), address);
-      return use(address);
+      const before = this.bytes;
+      arrays.forEach((array, i) => before.set(bytesOf(array), address + places[i]!));
+      const found = use(...places.map((place) => address + place));
+      const after = this.bytes;
+      arrays.forEach((array, i) => bytesOf(array).set(after.subarray(address + places[i]!).subarray(0, array.byteLength)));
+      return found;
     } finally {
       this.free(address);
     }
   }
+}
+
+/** The C string at the beginning of some bytes. */
+export function textIn(bytes: Uint8Array): string {
+  return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+}
+
+function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
 async function moduleBytes(input: Address): Promise<BufferSource> {

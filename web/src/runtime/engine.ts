@@ -4,23 +4,19 @@
  */
 
 import { FormatError } from "../errors.js";
-import { ACTIVATIONS, configOf, matrixShape, type ModelConfig } from "../files/config.js";
+import { ACTIVATIONS, OPTION_LAYOUTS, configOf, matrixShape, type ModelConfig } from "../files/config.js";
 import { Truncated, parseHeader, type GgufHeader, type TensorInfo } from "../files/gguf.js";
 import { widenQ8 } from "../files/quants.js";
 import type { ByteStream } from "../files/source.js";
 import { Temperatures } from "../files/temperatures.js";
-import { QUESTION_TYPES, type QuestionType } from "../schema.js";
-import { SequenceBuilder, longestGrown } from "../text/sequence.js";
+import { QUESTION_TYPES } from "../schema.js";
+import { SequenceBuilder, longestGrown, type Prefix, type Sequence, type StateTokens } from "../text/sequence.js";
 import { PromptTemplate } from "../text/template.js";
 import { Tokenizer } from "../text/tokenizer.js";
-import type { Core, Isa } from "./core.js";
+import { faultyWeights, type Answered } from "./answers.js";
+import { textIn, type Core, type Isa } from "./core.js";
 
-/** What one forward pass takes of a sequence. */
-export interface Work {
-  ids: readonly number[];
-  markers: readonly number[];
-  type: QuestionType;
-}
+type Three = [number, number, number];
 
 export interface EngineOptions {
   temperatureClamp: boolean;
@@ -33,26 +29,18 @@ const DTYPES = { f32: 0, f16: 1, bf16: 2, q8_0: 0 } as const;
 /** With a large vocabulary this tensor is much larger than any other; it is packed by so many rows. */
 const EMBEDDING = "token_embd.weight";
 const ROWS_AT_ONCE = 4096;
-/** One forward pass takes at most this many tokens of a request. Splitting never changes an answer. */
-const BATCH_TOKENS = 2048;
 /** The first bytes that are looked at for a header, then twice as many. */
 const FIRST_LOOK = 1 << 16;
-
-interface Plan {
-  address: number;
-  /** Tokens, sequences, markers, tokens of the longest sequence. */
-  sizes: readonly [number, number, number, number];
-  /** Places of the batch and its scores. */
-  buffer: number;
-}
 
 export class Engine {
   /** As the model was loaded: clamped, or the file's own. */
   readonly temperatures: Temperatures;
   /** The instruction set that the model runs. */
   readonly isa: Isa;
-  private plan: Plan | undefined;
+  /** The address of the plan's address, which a run exchanges for a larger one where it has to. */
+  private readonly plan: number;
   private freed = false;
+  private readonly unused: FinalizationRegistry<number>;
 
   private constructor(
     readonly path: string,
@@ -64,6 +52,8 @@ export class Engine {
   ) {
     this.temperatures = new Temperatures(config.temperatures, options.temperatureClamp);
     this.isa = core.textAt(core.exports.sky_web_model_isa(model)) as Isa;
+    this.plan = core.alloc(4);
+    this.unused = new FinalizationRegistry((questions) => core.exports.sky_web_questions_free(questions));
   }
 
   /** Clamped as the Laya runtime does, or the file's own; undefined: as the model was loaded. */
@@ -93,88 +83,88 @@ export class Engine {
     return this.core.exports.sky_web_model_bytes(this.model);
   }
 
-  /** Raw scores of each sequence, one for each marker. */
-  run(work: readonly Work[]): Float32Array[] {
-    const rows: Float32Array[] = [];
-    for (let first = 0; first < work.length; ) {
-      let last = first + 1;
-      let nTokens = work[first]!.ids.length;
-      while (last < work.length && nTokens + work[last]!.ids.length <= BATCH_TOKENS) nTokens += work[last++]!.ids.length;
-      rows.push(...this.pass(work.slice(first, last), nTokens));
-      first = last;
+  /** Prefixes in the core, which puts states behind them and runs them; gives their address. They go with `owner`, or by `release`. */
+  prepare(prefixes: readonly Prefix[], owner: object): number {
+    const { core, builder } = this;
+    const numbers = Int32Array.from([
+      ...offsetsOf(prefixes.map(({ ids }) => ids)),
+      ...offsetsOf(prefixes.map(({ markers }) => markers)),
+      ...prefixes.map(({ question }) => QUESTION_TYPES.indexOf(question.type)),
+      ...prefixes.map(({ maxTokens }) => maxTokens),
+      ...prefixes.flatMap(({ ids }) => ids),
+      ...prefixes.flatMap(({ markers }) => markers),
+      ...prefixes.flatMap(({ question }) => question.optionOrder ?? [...question.options.keys()]),
+    ]);
+    const questions = core.with((list) => core.exports.sky_web_questions(this.usable, prefixes.length, builder.sepId, list), numbers);
+    const fault = core.textAt(core.exports.sky_web_questions_error(questions));
+    if (fault) {
+      core.exports.sky_web_questions_free(questions);
+      throw new RangeError(fault);
     }
-    return rows;
+    this.unused.register(owner, questions, owner);
+    return questions;
   }
 
-  private pass(batch: readonly Work[], nTokens: number): Float32Array[] {
-    const { core } = this;
-    const n = batch.length;
-    const nMarkers = batch.reduce((sum, { markers }) => sum + markers.length, 0);
-    const plan = this.planFor(nTokens, n, nMarkers, Math.max(...batch.map(({ ids }) => ids.length)));
-    const [mostTokens, mostSequences, mostMarkers] = plan.sizes;
-    const ids = plan.buffer;
-    const tokenOffsets = ids + 4 * mostTokens;
-    const markers = tokenOffsets + 4 * (mostSequences + 1);
-    const markerOffsets = markers + 4 * mostMarkers;
-    const types = markerOffsets + 4 * (mostSequences + 1);
-    const logits = types + 4 * mostSequences;
-    const all = core.ints(ids, (logits - ids) / 4);
-    let token = 0;
-    let marker = 0;
-    batch.forEach((work, i) => {
-      all[(tokenOffsets - ids) / 4 + i] = token;
-      all[(markerOffsets - ids) / 4 + i] = marker;
-      all[(types - ids) / 4 + i] = QUESTION_TYPES.indexOf(work.type);
-      all.set(work.ids, token);
-      all.set(work.markers, (markers - ids) / 4 + marker);
-      token += work.ids.length;
-      marker += work.markers.length;
-    });
-    all[(tokenOffsets - ids) / 4 + n] = token;
-    all[(markerOffsets - ids) / 4 + n] = marker;
-    const status = core.exports.sky_web_run(plan.address, n, ids, tokenOffsets, markers, markerOffsets, types, logits);
-    if (status !== 0) throw new RangeError(core.textAt(core.exports.sky_web_plan_error(plan.address)));
-    const scores = core.floats(logits, nMarkers).slice();
-    let at = 0;
-    return batch.map((work) => scores.subarray(at, (at += work.markers.length)));
+  /** Frees what `prepare` gave to `owner`. */
+  release(questions: number, owner: object): void {
+    this.unused.unregister(owner);
+    this.core.exports.sky_web_questions_free(questions);
   }
 
-  /** The buffers for such a batch: those of before where they are large enough, else larger ones. */
-  private planFor(...wanted: [number, number, number, number]): Plan {
+  /** Raw scores of all options of prepared questions about each state, in slot order. `nOptions`: about one state. */
+  run(questions: number, nOptions: number, states: readonly StateTokens[]): Float32Array[] {
+    const { core, usable } = this;
+    const logits = new Float32Array(nOptions * states.length);
+    const numbers = states.length === 1 ? states[0]! : Int32Array.from(states.flatMap((state) => [...state]));
+    const status = core.with((list, out) => core.exports.sky_web_run(usable, this.plan, questions, states.length, list, out), numbers, logits);
+    if (status !== 0) throw new RangeError(core.textAt(core.exports.sky_web_plan_error(this.planAddress)) || "out of memory");
+    return states.map((_, i) => logits.subarray(i * nOptions, (i + 1) * nOptions));
+  }
+
+  /** What the model reads for question `i` of prepared ones. */
+  sequence(questions: number, i: number, prefix: Prefix, state: StateTokens): Sequence {
+    const ids = new Int32Array(prefix.maxTokens);
+    const used = new Int32Array(1);
+    const n = this.core.with((...places) => this.core.exports.sky_web_sequence(questions, i, ...(places as Three)), state, ids, used);
+    return this.builder.sequence(prefix, [...ids.subarray(0, n)], state[0]!, used[0]!);
+  }
+
+  /** Probabilities and answers of prepared questions, from scores of all their options. @throws FormatError one is NaN or infinite. */
+  answers(questions: number, logits: Float32Array, temperatures: Float64Array): Answered {
+    const p = new Float64Array(logits.length);
+    const answers = new Float64Array(3 * temperatures.length);
+    const finite = this.core.with(
+      (...places) => this.core.exports.sky_web_answers(questions, ...(places as [...Three, number])),
+      logits, temperatures, p, answers,
+    );
+    if (!finite) throw faultyWeights();
+    return { p, answers };
+  }
+
+  private get planAddress(): number {
+    return new DataView(this.core.exports.memory.buffer).getUint32(this.plan, true);
+  }
+
+  private get usable(): number {
     if (this.freed) throw new Error("the model was freed");
-    const { core } = this;
-    if (this.plan?.sizes.every((size, i) => size >= wanted[i]!)) return this.plan;
-    const steps = [256, 16, 64, 1];
-    const least = [1, 1, 1, this.config.maxTokens];
-    const sizes = wanted.map((size, i) =>
-      Math.max(Math.ceil(size / steps[i]!) * steps[i]!, this.plan?.sizes[i] ?? 0, least[i]!),
-    ) as [number, number, number, number];
-    this.freePlan();
-    const address = core.exports.sky_web_plan(this.model, ...sizes);
-    const [mostTokens, mostSequences, mostMarkers] = sizes;
-    if (!address || core.bytes[core.exports.sky_web_plan_error(address)]) {
-      const message = address ? core.textAt(core.exports.sky_web_plan_error(address)) : "out of memory";
-      core.exports.sky_web_plan_free(address);
-      throw new RangeError(message);
-    }
-    const buffer = core.alloc(4 * (mostTokens + 3 * (mostSequences + 1) + 2 * mostMarkers));
-    return (this.plan = { address, sizes, buffer });
-  }
-
-  private freePlan(): void {
-    if (!this.plan) return;
-    this.core.exports.sky_web_plan_free(this.plan.address);
-    this.core.free(this.plan.buffer);
-    this.plan = undefined;
+    return this.model;
   }
 
   /** Gives the core's memory back; the engine cannot be used after. */
   free(): void {
     if (this.freed) return;
-    this.freePlan();
-    this.core.exports.sky_web_model_free(this.model);
+    const { core } = this;
+    core.exports.sky_web_plan_free(this.planAddress);
+    core.free(this.plan);
+    core.exports.sky_web_model_free(this.model);
     this.freed = true;
   }
+}
+
+/** Where each list begins when all lie end to end, and where the last one ends. */
+export function offsetsOf(lists: readonly { length: number }[]): number[] {
+  let end = 0;
+  return [0, ...lists.map(({ length }) => (end += length))];
 }
 
 async function readHeader(stream: ByteStream): Promise<GgufHeader> {
@@ -194,6 +184,7 @@ function sizesOf(config: ModelConfig, longest: number): Int32Array {
     0, // SKY_ARCH_S1
     config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
     config.nDecisionHeads, config.window, longest, ACTIVATIONS.findIndex(([name]) => name === config.activation),
+    OPTION_LAYOUTS.indexOf(config.optionLayout),
   );
 }
 
@@ -202,27 +193,24 @@ const TENSOR = { nBytes: 88, nDims: 64, rows: 72, cols: 80 };
 
 /** Every tensor of such a model and its shape, rows first, by the core's own table. */
 function tensorsOf(core: Core, config: ModelConfig): Map<string, number[]> {
-  return core.with(sizesOf(config, config.maxTokens), (sizes) => {
-    const n = core.exports.sky_web_tensors(sizes, 0, 0);
-    return core.with(new Uint8Array(n * TENSOR.nBytes), (place) => {
-      core.exports.sky_web_tensors(sizes, place, n);
-      const view = new DataView(core.exports.memory.buffer);
-      const tensors = new Map<string, number[]>();
-      for (let at = place; at < place + n * TENSOR.nBytes; at += TENSOR.nBytes) {
-        const [rows, cols] = [TENSOR.rows, TENSOR.cols].map((field) => Number(view.getBigInt64(at + field, true)));
-        tensors.set(core.textAt(at), view.getInt32(at + TENSOR.nDims, true) === 1 ? [cols!] : [rows!, cols!]);
-      }
-      return tensors;
-    });
-  });
+  const sizes = sizesOf(config, config.maxTokens);
+  const n = core.with((place) => core.exports.sky_web_tensors(place, 0, 0), sizes);
+  const table = new Uint8Array(n * TENSOR.nBytes);
+  core.with((place, out) => core.exports.sky_web_tensors(place, out, n), sizes, table);
+  const view = new DataView(table.buffer);
+  const tensors = new Map<string, number[]>();
+  for (let at = 0; at < table.length; at += TENSOR.nBytes) {
+    const [rows, cols] = [TENSOR.rows, TENSOR.cols].map((field) => Number(view.getBigInt64(at + field, true)));
+    tensors.set(textIn(table.subarray(at)), view.getInt32(at + TENSOR.nDims, true) === 1 ? [cols!] : [rows!, cols!]);
+  }
+  return tensors;
 }
 
 /** The model's message as an error about the file; "" where there is none. */
 function messageOf(core: Core, model: number): string {
-  return core.with(new Uint8Array(256), (text) => {
-    core.exports.sky_web_model_error(model, text, 256);
-    return core.textAt(text);
-  });
+  const text = new Uint8Array(256);
+  core.with((place) => core.exports.sky_web_model_error(model, place, 256), text);
+  return textIn(text);
 }
 
 /** Every tensor of the file, packed for sequences of up to `longest` tokens; gives the frozen model's address. */
@@ -236,12 +224,10 @@ async function pack(
 ): Promise<number> {
   const { exports } = core;
   const constants = Float32Array.of(config.normEps, config.ropeBaseGlobal, config.ropeBaseLocal);
-  const model = core.with(sizesOf(config, longest), (sizes) =>
-    core.with(constants, (numbers) =>
-      core.with(Uint8Array.from(config.layerIsGlobal, Number), (isGlobal) =>
-        exports.sky_web_model(sizes, numbers, isGlobal, Math.min(tokenTableBytes, 2 ** 32 - 1)),
-      ),
-    ),
+  const isGlobal = Uint8Array.from(config.layerIsGlobal, Number);
+  const model = core.with(
+    (...addresses) => exports.sky_web_model(...(addresses as Three), Math.min(tokenTableBytes, 2 ** 32 - 1)),
+    sizesOf(config, longest), constants, isGlobal,
   );
   if (!model) throw new RangeError("out of memory");
   try {
@@ -276,8 +262,9 @@ async function packTensor(stream: ByteStream, core: Core, model: number, info: T
       const data = await stream.take(rows * rowBytes, what);
       if (info.type === "q8_0") widenQ8(data, core.floats(place, rows * nCols));
       else core.bytes.set(data, place);
-      const status = core.with(name, (text) =>
-        core.exports.sky_web_model_set(model, text, DTYPES[info.type], row, rows, nCols, place, Number(isPart)),
+      const status = core.with(
+        (text) => core.exports.sky_web_model_set(model, text, DTYPES[info.type], row, rows, nCols, place, Number(isPart)),
+        name,
       );
       if (status !== 0) throw new FormatError(`${stream.path}: tensor ${messageOf(core, model)}`);
     }

@@ -1,6 +1,6 @@
 /**
  * From a state and a question to token ids and marker positions; as in Python's sequence.py, whose budgets are the Laya
- * runtime's.
+ * runtime's. Prefixes are laid out here; the core puts states behind them.
  *
  *     [CLS] question [SEP] ([MASK] option)* [SEP] state [SEP]
  *
@@ -8,7 +8,7 @@
  */
 
 import { FormatError, RequestError, type PathPart } from "../errors.js";
-import { parseQuestions, renderState, type ParsedQuestion } from "../schema.js";
+import { renderState, type ParsedQuestion } from "../schema.js";
 import type { PromptTemplate } from "./template.js";
 import { LoneSurrogateError, type Tokenizer } from "./tokenizer.js";
 
@@ -49,10 +49,11 @@ export interface Prefix {
   maxTokens: number;
 }
 
-/** A tokenized state. `keepTail`: what does not fit is cut from the front (a list of turns). */
-export interface StateTokens {
-  ids: number[];
-  keepTail: boolean;
+/** A tokenized state as the core takes it: how many tokens, 1 where what does not fit is cut from the front, the tokens. */
+export type StateTokens = Int32Array;
+
+export function stateTokens(ids: readonly number[], keepTail: boolean): StateTokens {
+  return Int32Array.from([ids.length, Number(keepTail), ...ids]);
 }
 
 /** The most tokens of a sequence that may grow: up to the model's context as many as 255 options of any length take. */
@@ -77,18 +78,10 @@ export class SequenceBuilder {
     return this.tokenizer.sepId;
   }
 
-  /** Validates `questions` (as in a request) and lays them out, by question id. @throws RequestError */
-  encode(state: unknown, questions: unknown): Map<string, Sequence> {
-    const prefixes = parseQuestions(questions).map((question) => this.prefix(question));
-    const tokens = prefixes.length > 0 ? this.state(state) : null;
-    if (!tokens && (state === null || state === undefined)) renderState(state); // refused whatever is asked
-    return new Map(prefixes.map((prefix) => [prefix.question.id, this.assemble(prefix, tokens!)]));
-  }
-
   /** Renders and tokenizes a state, whole. @throws RequestError it cannot be. */
   state(state: unknown): StateTokens {
     const text = this.template.state(renderState(state));
-    return { ids: tokensOf(() => this.tokenizer.encode(text), ["state"]), keepTail: Array.isArray(state) };
+    return stateTokens(tokensOf(() => this.tokenizer.encode(text), ["state"]), Array.isArray(state));
   }
 
   /**
@@ -155,22 +148,18 @@ export class SequenceBuilder {
     return { question, ids, markers, optionsDistinct, tokensPerOption, maxTokens: this.maxTokens + grown };
   }
 
-  /** Puts as much of the state behind the prefix as fits in the prefix's `maxTokens`. */
-  assemble(prefix: Prefix, state: StateTokens): Sequence {
-    const limit = prefix.maxTokens;
-    const n = state.ids.length;
-    const used = Math.min(n, Math.max(0, limit - prefix.ids.length - 1));
-    const kept = state.keepTail ? state.ids.slice(n - used) : state.ids.slice(0, used);
+  /** The whole sequence, of whose state the core kept some tokens. */
+  sequence(prefix: Prefix, ids: number[], nState: number, used: number): Sequence {
     return {
-      ids: [...prefix.ids, ...kept, this.tokenizer.sepId].slice(0, limit),
+      ids,
       markers: [...prefix.markers],
-      stateTokens: n,
+      stateTokens: nState,
       stateTokensUsed: used,
       options: prefix.markers.length,
       optionsDistinct: prefix.optionsDistinct,
       tokensPerOption: prefix.tokensPerOption,
-      grownPast: limit > this.maxTokens ? this.maxTokens : null,
-      truncated: used < n,
+      grownPast: prefix.maxTokens > this.maxTokens ? this.maxTokens : null,
+      truncated: used < nState,
     };
   }
 }
