@@ -218,11 +218,18 @@ def test_the_command(run: Run, gguf: Path, rows: Path, tmp_path: Path) -> None:
     assert (found.code, found.err) == (0, "")
     for text in ("held out", "log loss", "choice:3-5", "score:6-10"):
         assert text in found.out
-    assert run("calibrate", rows, "-m", gguf, "-o", out).code == 1
+    assert run("calibrate", rows, "-m", gguf, "-o", out).fault() == f"{out}: exists already; --force replaces it"
     again = run("calibrate", rows, "-m", gguf, "-o", out, "--force", "--json")
     assert again.code == 0
     assert json.loads(again.out)["held_out"]["noul"]["n"] > 30
     assert run("evaluate", rows, "-m", gguf, "-m", out, "--samples", "0").code == 0
     assert run("calibrate", rows, "-m", gguf, "-o", out, "--held-out", "1").code == 2
     assert run("calibrate", rows, "-m", gguf).code == 2
+    bare, questions = tmp_path / "bare.jsonl", tmp_path / "questions.json"
+    lines = (json.loads(line) for line in rows.read_text("utf-8").splitlines())
+    bare.write_text("".join(json.dumps({"state": one["state"], "answers": one["answers"]}) + "\n" for one in lines))
+    questions.write_text(json.dumps(QUESTIONS), "utf-8")
+    same = run("calibrate", bare, "-q", questions, "-m", gguf, "-o", tmp_path / "same.gguf")
+    assert (same.code, same.err) == (0, "")
+    assert (tmp_path / "same.gguf").read_bytes() == out.read_bytes()
     assert run("calibrate", tmp_path / "none.jsonl", "-m", gguf, "-o", tmp_path / "x.gguf").code == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from sklearn import calibration
 from sklearn import metrics as oracle
 
 import skyinfer
-from skyinfer import metrics
+from skyinfer import evaluation, metrics
 from skyinfer.errors import SkyinferError
 from skyinfer.evaluation import evaluate
 from skyinfer.evaluation.labelled import read_labelled
@@ -273,6 +275,63 @@ def test_a_page_takes_text_as_text(run: Run, tmp_path: Path) -> None:
     assert "<script" not in web.read_text("utf-8")
 
 
+def test_a_picture_is_drawn(run: Run, path: Path, tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    one, two = tmp_path / "one.png", tmp_path / "two.png"
+    arguments = ["evaluate", path, "-m", PAINTED, "--samples", "0"]
+    found = run(*arguments, "-o", one)
+    assert (found.code, found.err) == (0, "")
+    assert run(*arguments, "-m", "s1-pico", "-o", two).code == 0
+    pixels, both = image.imread(one), image.imread(two)
+    assert (pixels != pixels[0, 0]).any(axis=2).mean() > 0.05  # it is not empty
+    assert both.shape[0] == 2 * pixels.shape[0]  # a line of diagrams for each question of each model
+    before = one.read_bytes()
+    assert run(*arguments, "-o", one).fault() == f"{one}: exists already; --force replaces it"
+    assert run(*arguments, "-o", one, "--force").code == 0
+    assert one.read_bytes() == before
+
+
+def test_a_picture_takes_any_text(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, odd = tmp_path / "rows.jsonl", "$\\frac$ \u6c34\x1b[2J"
+    criteria = {odd: None, **{f"option {i} {'x' * 300}": None for i in range(50)}}
+    row = {"state": "s", "questions": {odd: {"type": "choice", "instructions": "?", "criteria": criteria}}}
+    path.write_text(json.dumps({**row, "answers": {odd: odd}}) + "\n", "utf-8")
+    found = run("evaluate", path, "--samples", "0", "-o", tmp_path / "picture.png")
+    assert (found.code, found.err) == (0, "")
+
+
+def test_without_matplotlib_it_is_said_before_anything_is_measured(
+    run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(evaluation, "evaluate", None)
+    said = run("evaluate", path, "-o", tmp_path / "report.png").fault()
+    assert said == "plots need matplotlib: pip install matplotlib, or write .html, which needs nothing"
+
+
+def test_a_table_and_questions_of_a_file_are_the_same_rows(
+    run: Run, path: Path, report: dict[str, Any], tmp_path: Path
+) -> None:
+    questions, table, bare = (tmp_path / name for name in ("questions.json", "rows.csv", "bare.jsonl"))
+    questions.write_text(json.dumps({"state": "", "questions": QUESTIONS}), "utf-8")
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["state", "x_side", *(f"answers.{name}" for name in QUESTIONS)])
+        for row in ROWS:
+            answers = [row["answers"].get(name, "") for name in QUESTIONS]
+            writer.writerow([row["state"], row["x_side"], *(str(a) if isinstance(a, int) else a for a in answers)])
+    without = ({name: row[name] for name in ("state", "answers", "x_side")} for row in ROWS)
+    bare.write_text("".join(json.dumps(row) + "\n" for row in without), "utf-8")
+    for rows in (table, bare):
+        found = run("evaluate", rows, "-q", questions, "-m", PAINTED, "--by", "x_side", "--samples", "200", "--json")
+        assert found.code == 0, found.err
+        assert json.loads(found.out)["models"][0] == report["models"][0]
+    assert "--questions" in run("evaluate", table, "-m", PAINTED).err
+    questions.write_text("[]", "utf-8")
+    assert run("evaluate", table, "-q", questions).fault().startswith(f"{questions}: ")
+
+
 def test_limits_decide_the_exit_code(run: Run, path: Path, report: dict[str, Any]) -> None:
     accuracy = report["models"][0]["all"]["accuracy"]["value"]
     arguments = ["evaluate", path, "-m", PAINTED, "--samples", "0"]
@@ -285,7 +344,7 @@ def test_limits_decide_the_exit_code(run: Run, path: Path, report: dict[str, Any
     assert run(*arguments, "--fail-under", "danger.auc=0.0").code == 0
     assert run(*arguments, "--fail-under", "nobody.accuracy=0").code == 1
     assert run(*arguments, "--fail-under", "auc=0.5").code == 1  # there is none of all questions
-    for wrong in ("accuracy", "accuracy=", "speed=3", "accuracy=nan", "=1"):
+    for wrong in ("accuracy", "accuracy=", "speed=3", "accuracy=nan", "=1", "accuracy=2", "a.auc=1.01", "ece=-1"):
         assert run(*arguments, "--fail-under", wrong).code == 2
 
 

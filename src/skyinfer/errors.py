@@ -54,6 +54,8 @@ def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno is not None and error.filename == os.fspath(name):
+            raise
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..errors import SkyinferError
-from ..terminal import Progress, put_json, put_line, say
+from ..terminal import Progress, put_json, put_line
+from .labelled_rows import add_labelled_rows, read_labelled_rows
 from .model_option import add_model_option, model_path
 from .signals import termination_raised
 
@@ -15,7 +15,7 @@ SUMMARY = "Fit a model's temperatures to labelled rows and write a copy that has
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("rows", metavar="LABELLED", help="rows of state, questions and answers, as `skyinfer train` reads them")
+    add_labelled_rows(parser)
     add_model_option(parser)
     add("-o", "--out", metavar="OUT", required=True, help="a GGUF file where MODEL is one, else a new directory")
     add(
@@ -34,18 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.parser.error("--seed: expected 0 or more")
 
     from ..evaluation import calibrate
-    from ..evaluation.labelled import read_labelled
     from ..files.whole_file import refuse_inputs
     from ..model import load
-    from ..train.rows import RowsError
 
-    refuse_inputs(arguments.out, arguments.rows)
-    try:
-        rows = read_labelled(arguments.rows)
-    except RowsError as fault:
-        for line in fault.lines():
-            say(line)
-        raise SkyinferError(f"{fault.source}: {len(fault.faults)} of {fault.n_rows} rows are faulty") from fault
+    refuse_inputs(arguments.out, arguments.rows, arguments.questions)
+    rows = read_labelled_rows(arguments)
     with termination_raised(), Progress(sys.stderr) as progress:
         found = calibrate(
             rows,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import sys
 
 from ..files.outtypes import OUTTYPES
@@ -31,18 +30,15 @@ def run(arguments: argparse.Namespace) -> None:
     from ..files.conversion import convert
 
     with termination_raised(), Progress(sys.stderr) as progress:
-        try:
-            path = convert(
-                arguments.checkpoint,
-                arguments.out,
-                outtype=arguments.outtype,
-                pre=arguments.pre,
-                name=arguments.name,
-                force=arguments.force,
-                progress=progress.show,
-            )
-        except FileExistsError:
-            raise FileExistsError(errno.EEXIST, "exists already; --force replaces it", arguments.out) from None
+        path = convert(
+            arguments.checkpoint,
+            arguments.out,
+            outtype=arguments.outtype,
+            pre=arguments.pre,
+            name=arguments.name,
+            force=arguments.force,
+            progress=progress.show,
+        )
     wrote = f"{printable(str(path))}: {size(path.stat().st_size)}, {arguments.outtype}"
     try:
         put_line(f"wrote {wrote}")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import SkyinferError
-from ..terminal import Progress, put_json, put_line, say
+from ..terminal import Progress, put_json, put_line
+from .labelled_rows import add_labelled_rows, read_labelled_rows
 from .model_option import A_MODEL, MODEL_VARIABLE, model_path
 
 if TYPE_CHECKING:
@@ -19,18 +20,24 @@ if TYPE_CHECKING:
 
 SUMMARY = "Measure a model, or two, on labelled rows."
 
-_METRICS = ("accuracy", "log_loss", "brier", "ece", "auc", "mean_error")
-_SUFFIXES = (".json", ".html")
+# each with the most that it can be; the least is 0
+_METRICS = {"accuracy": 1.0, "log_loss": math.inf, "brier": 2.0, "ece": 1.0, "auc": 1.0, "mean_error": math.inf}
+_SUFFIXES = (".json", ".html", ".png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("rows", metavar="LABELLED", help="rows of state, questions and answers, as `skyinfer train` reads them")
+    add_labelled_rows(parser)
     add(
         "-m", "--model", metavar="MODEL", action="append",
         help=f"{A_MODEL} (default: {MODEL_VARIABLE}, or s1-pico); a second one is compared with the first",
     )  # fmt: skip
-    add("-o", "--out", metavar="REPORT", help="write the report: .json, or .html for a page with diagrams")
+    add(
+        "-o",
+        "--out",
+        metavar="REPORT",
+        help="write the report: .json, or with diagrams .html or .png (needs matplotlib)",
+    )
     add("--by", metavar="COLUMN", help="also by a field of the rows (x_lang) or a key of their states (state.lang)")
     add(
         "--wanted-accuracy", metavar="A", type=float, default=0.95,
@@ -56,8 +63,12 @@ def _limit(text: str) -> tuple[str, float]:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not equals or math.isnan(number) or name.rpartition(".")[2] not in _METRICS:
+    metric = name.rpartition(".")[2]
+    if not equals or math.isnan(number) or metric not in _METRICS:
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, NAME one of {', '.join(_METRICS)}")
+    if not 0 <= number <= _METRICS[metric]:
+        most = "0 or more" if math.isinf(_METRICS[metric]) else f"0 to {_METRICS[metric]:g}"
+        raise argparse.ArgumentTypeError(f"{text!r}: {metric} is {most}")
     return name, number
 
 
@@ -72,23 +83,17 @@ def run(arguments: argparse.Namespace) -> None:
         error(f"-m: one model or two, got {len(models)}")
     suffix = os.path.splitext(arguments.out or "")[1].lower()
     if arguments.out is not None and suffix not in _SUFFIXES:
-        error(f"-o: the name of a report ends in {' or '.join(_SUFFIXES)}, not as {arguments.out!r}")
+        error(f"-o: the name of a report ends in .json, .html or .png, not as {arguments.out!r}")
 
     from ..evaluation import evaluate
-    from ..evaluation.labelled import read_labelled
     from ..files.whole_file import WholeFile, refuse_inputs
     from ..model import load
-    from ..train.rows import RowsError
 
     if arguments.out is not None:
-        refuse_inputs(arguments.out, arguments.rows, *models)
+        refuse_inputs(arguments.out, arguments.rows, arguments.questions, *models)
     target = None if arguments.out is None else WholeFile(arguments.out, replace=arguments.force)
-    try:
-        rows = read_labelled(arguments.rows, arguments.by)
-    except RowsError as fault:
-        for line in fault.lines():
-            say(line)
-        raise SkyinferError(f"{fault.source}: {len(fault.faults)} of {fault.n_rows} rows are faulty") from fault
+    drawn = _drawing(suffix)
+    rows = read_labelled_rows(arguments, arguments.by)
     loaded = [load(model_path(argparse.Namespace(model=name))) for name in models]
     with Progress(sys.stderr) as progress:
         found = evaluate(
@@ -101,11 +106,9 @@ def run(arguments: argparse.Namespace) -> None:
             progress=progress.show_steps,
         )
     if target is not None:
-        from ..evaluation.page import page
-
-        text = page(found.report) if suffix == ".html" else json.dumps(found.report, indent=1) + "\n"
+        content = drawn(found)
         with target.writing() as file, target.faults_named():
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(content)
     if arguments.json:
         put_json(found.report)
     else:
@@ -116,6 +119,28 @@ def run(arguments: argparse.Namespace) -> None:
     ]
     if failed:
         raise SkyinferError("; ".join(failed))
+
+
+def _drawing(suffix: str) -> Callable[[Evaluation], bytes]:
+    """What makes the report's file of an evaluation.
+
+    Raises:
+        SkyinferError: matplotlib is missing; told before anything is measured.
+    """
+    if suffix == ".png":
+        from ..evaluation.picture import picture
+        from ..train.reliability_plot import new_figure
+
+        try:
+            new_figure(1, 1)
+        except ImportError as error:
+            raise SkyinferError(f"{error}, or write .html, which needs nothing") from error
+        return lambda found: picture(found.report)
+    if suffix == ".html":
+        from ..evaluation.page import page
+
+        return lambda found: page(found.report).encode("utf-8", "backslashreplace")
+    return lambda found: (json.dumps(found.report, indent=1) + "\n").encode()
 
 
 def _failed(

@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import SkyinferError, faults_named
+from ..files.whole_file import NotForcedError
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
 from . import calibrate, convert, decide, evaluate, info, inspect, play, pull, rows, serve, train, web
 from .signals import Terminated
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except MemoryError:
         return _fail("out of memory")
+    except NotForcedError as error:
+        return _fail(f"{_subject(error)}exists already; --force replaces it")
     except OSError as error:
         abandon_stdout()
         return _fail(f"{_subject(error)}{error.strerror or error}")

@@ -1,4 +1,4 @@
-"""A request as a JSON document in a file or on standard input."""
+"""A request, or questions alone, as a JSON document in a file or on standard input."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from ..errors import RequestError, faults_named
+from ..errors import RequestError, SkyinferError, faults_named
 from ..files.paths import byte_order_mark, checked_path
 from ..files.streams import read_all
 
@@ -46,3 +46,22 @@ def read_request(path: str) -> Any:
         raise RequestError((), "is nested too deeply; flatten it") from None
     except ValueError as error:  # an integer of thousands of digits
         raise RequestError((), f"cannot be read: {error}") from None
+
+
+def read_questions(path: str) -> dict[Any, Any]:
+    """The questions of a file: an object by id, or a request that holds one.
+
+    Raises:
+        SkyinferError: they are faulty; the message names the file.
+        FormatError, OSError: as `read_request`.
+    """
+    from ..schema import parse_questions
+
+    try:
+        content = read_request(path)
+        is_request = isinstance(content, dict) and isinstance(content.get("questions"), dict)
+        questions: dict[Any, Any] = content["questions"] if is_request else content
+        parse_questions(questions)
+    except RequestError as error:
+        raise SkyinferError(f"{'standard input' if path == '-' else path}: {error}") from error
+    return questions

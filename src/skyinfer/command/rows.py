@@ -12,7 +12,7 @@ from ..errors import RequestError, SkyinferError, faults_named
 from ..serve.options import number_in
 from ..terminal import Progress, say
 from .model_option import add_model_option, model_path
-from .request_file import read_request
+from .request_file import read_questions
 from .signals import Terminated, termination_raised
 
 SUMMARY = "Answer the same questions about every row of a Parquet, CSV, JSON Lines or Arrow file."
@@ -64,9 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.parser.error("standard input and output are JSON Lines")
     if "-" in (arguments.source, arguments.out) and (arguments.resume or arguments.shard != (1, 1)):
         arguments.parser.error("--resume and --shard are for files")
-    questions = read_request(arguments.questions)
-    if isinstance(questions, dict) and isinstance(questions.get("questions"), dict):
-        questions = questions["questions"]
+    questions = read_questions(arguments.questions)
     options = {
         "state": arguments.state or [],
         "parse_json": arguments.parse_json,
@@ -82,8 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
             n_rows = _answered(arguments, questions, formats, options, _Rate(progress))
         except UnfinishedError as error:
             raise SkyinferError(str(error)) from error
-        except FileExistsError as error:
-            raise FileExistsError(errno.EEXIST, "exists already; --force replaces it", error.filename) from None
         except RequestError as error:
             raise RequestError(error.loc, f"{error.message}{_remedy(error)}") from error
         except (KeyboardInterrupt, Terminated):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from ..errors import RequestError, SkyinferError
+from ..errors import SkyinferError
 from ..terminal import put_json, put_line, say
-from .request_file import read_request
+from .request_file import read_questions
 from .signals import Terminated, termination_raised
 
 SUMMARY = "Train a model on rows of states, questions and answers."
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise SkyinferError(str(error)) from error
     unfinished = _time_of(arguments.out)
-    questions = None if arguments.questions is None else _questions(arguments.questions)
+    questions = None if arguments.questions is None else read_questions(arguments.questions)
     with termination_raised():
         try:
             report = train_rows(
@@ -106,17 +105,3 @@ def _time_of(out: str) -> int | None:
         return snapshot_of(out).stat().st_mtime_ns
     except (OSError, ValueError):
         return None
-
-
-def _questions(path: str) -> dict[Any, Any]:
-    """The questions of a file: an object by id, or a request that holds one."""
-    from ..schema import parse_questions
-
-    try:
-        content = read_request(path)
-        is_request = isinstance(content, dict) and isinstance(content.get("questions"), dict)
-        questions: dict[Any, Any] = content["questions"] if is_request else content
-        parse_questions(questions)
-    except RequestError as error:
-        raise SkyinferError(f"{path}: {error}") from error
-    return questions

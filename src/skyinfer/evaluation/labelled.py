@@ -42,19 +42,22 @@ class LabelledRows(NamedTuple):
     n_rows: int
 
 
-def read_labelled(path: str | os.PathLike[str], by: str | None = None) -> LabelledRows:
+def read_labelled(
+    path: str | os.PathLike[str], by: str | None = None, questions: Mapping[Any, Any] | None = None
+) -> LabelledRows:
     """The rows of a file.
 
     Args:
-        path: JSON Lines.
+        path: JSON Lines, or a table where its name ends in .csv or .tsv.
         by: the column that rows are divided by: a field of the row, as "x_lang", or a key of its state, "state.lang".
+        questions: of rows that have none of their own.
 
     Raises:
         RowsError: rows are faulty; tells all of them.
         SkyinferError: there are no rows, or none has the column.
         FormatError, OSError: as `train.rows.read_rows`.
     """
-    return gather(read_rows(path), str(os.fspath(path)), by)
+    return gather(read_rows(path, questions), str(os.fspath(path)), by)
 
 
 def gather(rows: Iterable[tuple[str, Any]], source: str, by: str | None = None) -> LabelledRows:

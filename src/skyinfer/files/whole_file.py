@@ -40,6 +40,10 @@ def refuse_inputs(out: str | os.PathLike[str], *inputs: str | os.PathLike[str] |
     raise OSError(errno.EINVAL, "is read by this command, too; name another file to write", os.fspath(out))
 
 
+class NotForcedError(FileExistsError):
+    """A file is there, which the caller did not ask to replace, and might have."""
+
+
 class WholeFile:
     """A place for a file, checked: nothing stands there, or a regular file that may be replaced.
 
@@ -53,7 +57,7 @@ class WholeFile:
 
         Raises:
             FormatError: the path is empty or holds a NUL character.
-            FileExistsError: something stands there and `replace` is not set.
+            NotForcedError: something stands there and `replace` is not set.
             OSError: what stands there is no regular file, or its directory is missing.
         """
         self.path = checked_path(path)
@@ -86,7 +90,7 @@ class WholeFile:
         if not stat.S_ISREG(found.st_mode):
             raise self.fault(errno.EINVAL, f"is {kind_of(found.st_mode)}; name a regular file to write")
         if not self._replace:
-            raise self.fault(errno.EEXIST, "exists already; it is replaced only when forced")
+            raise NotForcedError(errno.EEXIST, "exists already; it is replaced only when forced", self._given)
         return found
 
     def refuse_files_of(self, *directories: Path) -> None:

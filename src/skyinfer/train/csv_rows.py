@@ -18,7 +18,8 @@ from ..errors import FormatError, RequestError
 SUFFIXES = (".csv", ".tsv")
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BOOLEANS = {"true": True, "false": False, "TRUE": True, "FALSE": False}
+# as JSON, spreadsheets and pandas write them
+_BOOLEANS = {"true": True, "false": False, "TRUE": True, "FALSE": False, "True": True, "False": False}
 
 
 def read_table(path: Path, lines: Iterator[bytes], questions: Mapping[Any, Any] | None) -> Iterator[tuple[str, Any]]:
