@@ -1,5 +1,5 @@
-/* The forward pass: encoder, decision head, scorer. Reads like the model's formulas in csrc/README.md; every step is one
- * kernel call over all rows of the batch, but for attention, which goes sequence by sequence and head by head. */
+/* The forward pass: encoder, decision head, scorer, of every architecture. Reads like the models' formulas in csrc/README.md; every
+ * step is one kernel call over all rows of the batch, but for attention, which goes group by group and head by head. */
 #include "float_mode.h"
 #include "internal.h"
 #include "kernels/compiler.h"
@@ -143,21 +143,21 @@ static void norm(const sky_plan *plan, const sky_norm_weights *w, const float *b
     share(plan, passes * x.rows * x.cols, x.rows, EVEN_ITEMS, norm_rows, &step);
 }
 
-/* Attention of every sequence and head. Sequence s asks by the rows query_offsets[s] to query_offsets[s + 1] of q [.., d], and the
- * same rows of mixed [.., d] take what it hears; its keys and values are the rows of kv [n_tokens, 2 d] of its tokens. */
+/* Attention of every group and head. Group g asks by the rows query_offsets[g] to query_offsets[g + 1] of q [.., d], and the same
+ * rows of mixed [.., d] take what it hears; its keys and values are the rows key_offsets[g] to key_offsets[g + 1] of kv [.., 2 d]. */
 typedef struct {
     const sky_plan *plan;
-    const sky_batch *batch;
-    int n_heads;
+    int n_groups, n_heads;
     const sky_rope *rope; /* NULL: no positions */
     int window;
     sky_matrix q;
     const int32_t *query_offsets;
     sky_matrix kv;
+    const int32_t *key_offsets;
     sky_matrix mixed;
 } attention_step;
 
-/* Items are the heads of the first sequence, then those of the next. */
+/* Items are the heads of the first group, then those of the next. */
 static void attend_heads(void *context, int thread, int begin, int end)
 {
     const attention_step *step = context;
@@ -165,9 +165,9 @@ static void attend_heads(void *context, int thread, int begin, int end)
     /* the decision head knows no positions, and lets options see each other */
     const int in_parallel = step->rope && step->plan->model->params.option_layout == SKY_OPTIONS_PARALLEL;
     for (int item = begin; item < end; item++) {
-        const int s = item / step->n_heads, col = item % step->n_heads * d_head;
-        const int query = step->query_offsets[s], n_queries = step->query_offsets[s + 1] - query;
-        const int key = step->batch->token_offsets[s], n_keys = step->batch->token_offsets[s + 1] - key;
+        const int g = item / step->n_heads, col = item % step->n_heads * d_head;
+        const int query = step->query_offsets[g], n_queries = step->query_offsets[g + 1] - query;
+        const int key = step->key_offsets[g], n_keys = step->key_offsets[g + 1] - key;
         const sky_matrix kv = sky_rows(step->kv, key, n_keys);
         const sky_attention a = {
             .q = sky_cols(sky_rows(step->q, query, n_queries), col, d_head),
@@ -186,14 +186,12 @@ static void attend_heads(void *context, int thread, int begin, int end)
     }
 }
 
-static void attend(const sky_plan *plan, const sky_batch *b, int n_heads, const sky_rope *rope, int window, sky_matrix q,
-                   const int32_t *query_offsets, sky_matrix kv, sky_matrix mixed)
+static void attend(const attention_step *step)
 {
-    attention_step step = {plan, b, n_heads, rope, window, q, query_offsets, kv, mixed};
     int64_t pairs = 0;
-    for (int s = 0; s < b->n_sequences; s++)
-        pairs += (int64_t)(query_offsets[s + 1] - query_offsets[s]) * (b->token_offsets[s + 1] - b->token_offsets[s]);
-    share(plan, 2 * pairs * mixed.cols, b->n_sequences * n_heads, UNEVEN_ITEMS, attend_heads, &step);
+    for (int g = 0; g < step->n_groups; g++)
+        pairs += (int64_t)(step->query_offsets[g + 1] - step->query_offsets[g]) * (step->key_offsets[g + 1] - step->key_offsets[g]);
+    share(step->plan, 2 * pairs * step->mixed.cols, step->n_groups * step->n_heads, UNEVEN_ITEMS, attend_heads, (void *)step);
 }
 
 /* ---- encoder ---- */
@@ -252,8 +250,13 @@ static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i
     else
         linear(plan, &l->attn_qkv, a, nothing, qkv, SKY_EPILOGUE_LINEAR);
     trace(plan, "layer", i, "attn_qkv", qkv);
-    attend(plan, b, m->params.n_heads, l->is_global ? &m->rope_global : &m->rope_local,
-           l->is_global ? -1 : m->params.window, sky_cols(qkv, 0, d), b->token_offsets, sky_cols(qkv, d, 2 * d), mixed);
+    const attention_step attention = {
+        .plan = plan, .n_groups = b->n_sequences, .n_heads = m->params.n_heads,
+        .rope = l->is_global ? &m->rope_global : &m->rope_local, .window = l->is_global ? -1 : m->params.window,
+        .q = sky_cols(qkv, 0, d), .query_offsets = b->token_offsets,
+        .kv = sky_cols(qkv, d, 2 * d), .key_offsets = b->token_offsets, .mixed = mixed,
+    };
+    attend(&attention);
     trace(plan, "layer", i, "attn", mixed);
     linear(plan, &l->attn_output, mixed, x, x, SKY_EPILOGUE_LINEAR);
     trace(plan, "layer", i, "attn_output", x);
@@ -289,45 +292,103 @@ static void gather_markers(const sky_batch *b, sky_matrix rows, sky_matrix marke
                    (size_t)rows.cols * sizeof(float));
 }
 
-/* One block. Every row gives keys and values; all `n` rows ask, or in the last block only the markers do, whose residual
+/* The buffers of the rows that go on: all tokens, or markers alone. */
+typedef struct {
+    sky_matrix x, normed, q, mixed, ff;
+} decision_rows;
+
+static decision_rows rows_of_markers(const sky_plan *plan, int n)
+{
+    return (decision_rows){sky_rows(plan->marker_x, 0, n), sky_rows(plan->marker_normed, 0, n), sky_rows(plan->marker_q, 0, n),
+                           sky_rows(plan->marker_mixed, 0, n), sky_rows(plan->marker_ff, 0, n)};
+}
+
+static const char *const self_attention[2] = {"attn", "attn_output"};
+static const char *const cross_attention[2] = {"cross_attn", "cross_attn_output"};
+
+/* x += output(attention of x's queries), groups as in an attention_step. parts: names of the two activations. */
+static void ask(const sky_plan *plan, int i, const char *const parts[2], const sky_linear *output, decision_rows r, int n_groups,
+                const int32_t *query_offsets, sky_matrix kv, const int32_t *key_offsets)
+{
+    const attention_step attention = {
+        .plan = plan, .n_groups = n_groups, .n_heads = plan->model->params.n_decision_heads, .rope = NULL, .window = -1,
+        .q = r.q, .query_offsets = query_offsets, .kv = kv, .key_offsets = key_offsets, .mixed = r.mixed,
+    };
+    attend(&attention);
+    trace(plan, "head", i, parts[0], r.mixed);
+    linear(plan, output, r.mixed, r.x, r.x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "head", i, parts[1], r.x);
+}
+
+/* x += W2 relu(W1 LN(x)) */
+static void feed_forward(const sky_plan *plan, int i, decision_rows r)
+{
+    const sky_block *w = &plan->model->blocks[i];
+    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_DECISION_NORM_EPS, r.x, r.normed);
+    trace(plan, "head", i, "ffn_norm", r.normed);
+    linear(plan, &w->ffn_up, r.normed, nothing, r.ff, SKY_EPILOGUE_RELU);
+    trace(plan, "head", i, "ffn", r.ff);
+    linear(plan, &w->ffn_down, r.ff, r.x, r.x, SKY_EPILOGUE_LINEAR);
+    trace(plan, "head", i, "ffn_output", r.x);
+}
+
+/* One block of s1. Every row gives keys and values; all `n` rows ask, or in the last block only the markers do, whose residual
  * stream is then marker_x and goes on alone. */
 static void decision_block(const sky_plan *plan, const sky_batch *b, int n, int i, int is_last)
 {
     const sky_model *m = plan->model;
     const sky_block *w = &m->blocks[i];
     const int d = m->params.d_model;
-    sky_matrix x = sky_rows(plan->x, 0, n), normed = sky_rows(plan->normed, 0, n), mixed = sky_rows(plan->mixed, 0, n);
-    sky_matrix q = sky_cols(sky_rows(plan->qkv, 0, n), 0, d), ff = sky_rows(plan->ff, 0, n);
-    const sky_matrix kv = sky_cols(sky_rows(plan->qkv, 0, n), d, 2 * d);
-    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, x, normed);
-    trace(plan, "head", i, "attn_norm", normed);
-    linear(plan, &w->attn_kv, normed, nothing, kv, SKY_EPILOGUE_LINEAR);
+    const sky_matrix qkv = sky_rows(plan->qkv, 0, n), kv = sky_cols(qkv, d, 2 * d);
+    decision_rows r = {sky_rows(plan->x, 0, n), sky_rows(plan->normed, 0, n), sky_cols(qkv, 0, d), sky_rows(plan->mixed, 0, n),
+                       sky_cols(sky_rows(plan->ff, 0, n), 0, 4 * d)};
+    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, r.x, r.normed);
+    trace(plan, "head", i, "attn_norm", r.normed);
+    linear(plan, &w->attn_kv, r.normed, nothing, kv, SKY_EPILOGUE_LINEAR);
 
     const int32_t *query_offsets = b->token_offsets;
     if (is_last) {
         query_offsets = b->marker_offsets;
-        const int n_markers = query_offsets[b->n_sequences];
-        gather_markers(b, x, plan->marker_x);
-        gather_markers(b, normed, plan->marker_normed);
-        x = sky_rows(plan->marker_x, 0, n_markers);
-        normed = sky_rows(plan->marker_normed, 0, n_markers);
-        q = sky_rows(plan->marker_q, 0, n_markers);
-        mixed = sky_rows(plan->marker_mixed, 0, n_markers);
-        ff = sky_rows(plan->marker_ff, 0, n_markers);
+        gather_markers(b, r.x, plan->marker_x);
+        gather_markers(b, r.normed, plan->marker_normed);
+        r = rows_of_markers(plan, query_offsets[b->n_sequences]);
     }
-    ff = sky_cols(ff, 0, 4 * d);
-    linear(plan, &w->attn_q, normed, nothing, q, SKY_EPILOGUE_LINEAR);
-    attend(plan, b, m->params.n_decision_heads, NULL, -1, q, query_offsets, kv, mixed);
-    trace(plan, "head", i, "attn", mixed);
-    linear(plan, &w->attn_output, mixed, x, x, SKY_EPILOGUE_LINEAR);
-    trace(plan, "head", i, "attn_output", x);
+    linear(plan, &w->attn_q, r.normed, nothing, r.q, SKY_EPILOGUE_LINEAR);
+    ask(plan, i, self_attention, &w->attn_output, r, b->n_sequences, query_offsets, kv, b->token_offsets);
+    feed_forward(plan, i, r);
+}
 
-    norm(plan, &w->ffn_norm, w->ffn_norm.bias, SKY_DECISION_NORM_EPS, x, normed);
-    trace(plan, "head", i, "ffn_norm", normed);
-    linear(plan, &w->ffn_up, normed, nothing, ff, SKY_EPILOGUE_RELU);
-    trace(plan, "head", i, "ffn", ff);
-    linear(plan, &w->ffn_down, ff, x, x, SKY_EPILOGUE_LINEAR);
-    trace(plan, "head", i, "ffn_output", x);
+/* q [n, d], with which options x [n, d] ask a state in block i */
+static void ask_of_state(const sky_plan *plan, int i, sky_matrix x, sky_matrix normed, sky_matrix q)
+{
+    const sky_block *w = &plan->model->blocks[i];
+    norm(plan, &w->cross_norm, w->cross_norm.bias, SKY_DECISION_NORM_EPS, x, normed);
+    trace(plan, "head", i, "cross_attn_norm", normed);
+    linear(plan, &w->cross_q, normed, nothing, q, SKY_EPILOGUE_LINEAR);
+}
+
+/* One block of s2: the options ask their state, whose `n` rows are x, then those of a question each other. */
+static void set_block(const sky_plan *plan, const sky_pass *pass, int n, int i)
+{
+    const sky_batch *b = &pass->batch;
+    const sky_block *w = &plan->model->blocks[i];
+    const int d = plan->model->params.d_model, n_options = b->marker_offsets[b->n_sequences];
+    const sky_matrix state = sky_rows(plan->normed, 0, n), kv = sky_cols(sky_rows(plan->qkv, 0, n), d, 2 * d);
+    const decision_rows r = rows_of_markers(plan, n_options);
+    norm(plan, &w->cross_kv_norm, w->cross_kv_norm.bias, SKY_DECISION_NORM_EPS, sky_rows(plan->x, 0, n), state);
+    trace(plan, "head", i, "cross_attn_kv_norm", state);
+    linear(plan, &w->cross_kv, state, nothing, kv, SKY_EPILOGUE_LINEAR);
+    if (i > 0)
+        ask_of_state(plan, i, r.x, r.normed, r.q);
+    ask(plan, i, cross_attention, &w->cross_output, r, b->n_sequences, b->marker_offsets, kv, b->token_offsets);
+
+    const sky_matrix option_kv = sky_rows(plan->marker_kv, 0, n_options);
+    norm(plan, &w->attn_norm, w->attn_norm.bias, SKY_DECISION_NORM_EPS, r.x, r.normed);
+    trace(plan, "head", i, "attn_norm", r.normed);
+    linear(plan, &w->attn_kv, r.normed, nothing, option_kv, SKY_EPILOGUE_LINEAR);
+    linear(plan, &w->attn_q, r.normed, nothing, r.q, SKY_EPILOGUE_LINEAR);
+    ask(plan, i, self_attention, &w->attn_output, r, pass->n_questions, pass->question_offsets, option_kv, pass->question_offsets);
+    feed_forward(plan, i, r);
 }
 
 /* logits [n_markers] = Linear_1(GELU(Linear_d(LN(x[markers])))) */
@@ -343,9 +404,12 @@ static void score_markers(const sky_plan *plan, int n_markers, float *logits)
     trace(plan, "logits", 0, NULL, scores);
 }
 
-static SKY_NOINLINE void compute(sky_plan *plan, const sky_batch *batch, float *logits)
+/* ---- architectures ---- */
+
+/* x [n, d] = the encoder's last layer, in front of its last norm */
+static void encode(const sky_plan *plan, const sky_batch *batch)
 {
-    const int n = batch->token_offsets[batch->n_sequences], n_markers = batch->marker_offsets[batch->n_sequences];
+    const int n = batch->token_offsets[batch->n_sequences];
     const sky_model_params *p = &plan->model->params;
     if (p->option_layout == SKY_OPTIONS_PARALLEL)
         for (int s = 0; s < batch->n_sequences; s++) {
@@ -356,30 +420,84 @@ static SKY_NOINLINE void compute(sky_plan *plan, const sky_batch *batch, float *
     embed(plan, batch, n);
     for (int i = 0; i < p->n_layers; i++)
         encoder_layer(plan, batch, n, i);
-    output_norm_with_type(plan, batch, n);
-    for (int i = 0; i < p->n_decision_blocks; i++)
-        decision_block(plan, batch, n, i, i == p->n_decision_blocks - 1);
-    if (p->n_decision_blocks == 0)
-        gather_markers(batch, plan->x, plan->marker_x);
-    score_markers(plan, n_markers, logits);
+}
+
+static SKY_NOINLINE void compute_s1(const sky_plan *plan, const sky_pass *pass, float *logits)
+{
+    const sky_batch *b = &pass->batch;
+    const int n = b->token_offsets[b->n_sequences], n_blocks = plan->model->params.n_decision_blocks;
+    encode(plan, b);
+    output_norm_with_type(plan, b, n);
+    for (int i = 0; i < n_blocks; i++)
+        decision_block(plan, b, n, i, i == n_blocks - 1);
+    if (n_blocks == 0)
+        gather_markers(b, plan->x, plan->marker_x);
+    score_markers(plan, b->marker_offsets[b->n_sequences], logits);
+}
+
+static SKY_NOINLINE void compute_s2(const sky_plan *plan, const sky_pass *pass, float *logits)
+{
+    const sky_batch *b = &pass->batch;
+    const sky_model *m = plan->model;
+    const int n = b->token_offsets[b->n_sequences], n_options = b->marker_offsets[b->n_sequences];
+    const sky_matrix x = sky_rows(plan->x, 0, n);
+    trace(plan, "options", 0, NULL, sky_rows(plan->marker_x, 0, n_options));
+    encode(plan, b);
+    norm(plan, &m->output_norm, NULL, m->params.norm_eps, x, x);
+    trace(plan, "output_norm", 0, NULL, x);
+    for (int i = 0; i < m->params.n_decision_blocks; i++)
+        set_block(plan, pass, n, i);
+    score_markers(plan, n_options, logits);
+}
+
+static const sky_architecture_row architectures[SKY_N_ARCHITECTURES] = {
+    [SKY_ARCH_S1] = {.reads_state_once = 0, .compute = compute_s1},
+    [SKY_ARCH_S2] = {.reads_state_once = 1, .compute = compute_s2},
+};
+
+const sky_architecture_row *sky_architecture_of(const sky_model *model) { return &architectures[model->params.architecture]; }
+
+static sky_float_mode enter_pass(sky_plan *plan)
+{
+    const sky_float_mode before = sky_float_mode_enter();
+    const int n_threads = SKY_MAX_THREADS > 1 ? plan->most_threads / sky_pool_enter(plan->model->pool) : 1;
+    plan->n_threads = n_threads > 1 ? n_threads : 1;
+    return before;
+}
+
+static void leave_pass(const sky_plan *plan, sky_float_mode before)
+{
+    if (SKY_MAX_THREADS > 1)
+        sky_pool_leave(plan->model->pool);
+    sky_float_mode_leave(before);
 }
 
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits)
 {
     if (!plan || plan->state != SKY_STATE_OPEN)
         return SKY_ERR_STATE;
+    if (sky_architecture_of(plan->model)->reads_state_once)
+        return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "this architecture's questions are made ready beforehand: see sky_run_asks");
+    const sky_pass pass = {*batch, 0, NULL};
     const sky_status status = check_batch(plan, batch);
-    return status == SKY_OK ? sky_forward(plan, batch, logits) : status;
+    return status == SKY_OK ? sky_forward(plan, &pass, logits) : status;
 }
 
-sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits)
+sky_status sky_forward(sky_plan *plan, const sky_pass *pass, float *logits)
 {
-    const sky_float_mode before = sky_float_mode_enter();
-    const int n_threads = SKY_MAX_THREADS > 1 ? plan->most_threads / sky_pool_enter(plan->model->pool) : 1;
-    plan->n_threads = n_threads > 1 ? n_threads : 1;
-    compute(plan, batch, logits);
-    if (SKY_MAX_THREADS > 1)
-        sky_pool_leave(plan->model->pool);
-    sky_float_mode_leave(before);
+    const sky_float_mode before = enter_pass(plan);
+    sky_architecture_of(plan->model)->compute(plan, pass, logits);
+    leave_pass(plan, before);
     return SKY_OK;
+}
+
+void sky_prepare(sky_plan *plan, const sky_batch *batch, sky_matrix x, sky_matrix q)
+{
+    const sky_float_mode before = enter_pass(plan);
+    const int n_markers = batch->marker_offsets[batch->n_sequences];
+    encode(plan, batch);
+    output_norm_with_type(plan, batch, batch->token_offsets[batch->n_sequences]);
+    gather_markers(batch, plan->x, x);
+    ask_of_state(plan, 0, x, sky_rows(plan->marker_normed, 0, n_markers), q);
+    leave_pass(plan, before);
 }

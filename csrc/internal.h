@@ -141,8 +141,11 @@ struct sky_plan {
     sky_matrix qkv;    /* [n_tokens, 3 d] */
     sky_matrix mixed;  /* [n_tokens, d]: attention's output, in the memory of normed, which no one needs by then */
     sky_matrix ff;     /* [n_tokens, max(d_ff, 4 d)], in the memory of qkv: a smaller pass leaves more of the caches to others */
+    /* rows of markers, in s2 of options */
     sky_matrix marker_x, marker_normed, marker_q, marker_mixed; /* [n_markers, d] */
-    sky_matrix marker_ff; /* [n_markers, max(d_ff, 4 d)] */
+    sky_matrix marker_kv; /* [n_markers, 2 d], s2 only */
+    sky_matrix marker_ff; /* [n_markers, 4 d] */
+    int32_t *question_offsets; /* [n_sequences + 1], s2 only: see sky_pass */
     int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types, *prefix_tokens; /* what sky_run_asks lays out:
                                                                                                        see sky_batch */
     int32_t *positions, *options; /* [n_tokens] of the pass, where options are in parallel: see sky_attention */
@@ -164,8 +167,27 @@ sky_status sky_plan_fail(sky_plan *plan, sky_status status, const char *format, 
 
 /* ---- forward (forward.c) ---- */
 
-/* sky_run of a batch that is known to be sound and within the plan's limits. */
-sky_status sky_forward(sky_plan *plan, const sky_batch *batch, float *logits);
+/* What is computed at once, known to be sound and within the plan's limits. */
+typedef struct {
+    sky_batch batch; /* s2: of states, without markers and types; rows marker_offsets[s] to marker_offsets[s + 1] ask state s */
+    int32_t n_questions; /* s2 only, as what follows */
+    const int32_t *question_offsets; /* [n_questions + 1]: the rows of each question, whose options see each other */
+} sky_pass;
+
+/* An architecture beside its tensors (model.c). */
+typedef struct {
+    int reads_state_once; /* the questions about a state share its sequence, and their options were made ready: sky_prepare */
+    void (*compute)(const sky_plan *plan, const sky_pass *pass, float *logits);
+} sky_architecture_row;
+
+const sky_architecture_row *sky_architecture_of(const sky_model *model);
+
+/* One raw score per marker. Where options were made ready, marker_x and marker_q hold theirs. */
+sky_status sky_forward(sky_plan *plan, const sky_pass *pass, float *logits);
+
+/* What depends on an option alone, for a batch of sequences of options: x [n_markers, d], the residual stream at its marker, and
+ * q [n_markers, d], with which it asks a state in block 0. */
+void sky_prepare(sky_plan *plan, const sky_batch *batch, sky_matrix x, sky_matrix q);
 
 /* Whether options in parallel can lie so in a sequence: ascending, and in front of the separator that ends the prefix. */
 static inline int sky_in_parallel(const int32_t *markers, int n_markers, int32_t prefix_tokens)
@@ -182,9 +204,11 @@ struct sky_questions {
     const sky_model *model;
     sky_state state;
     int32_t n, sep_id;
+    int is_apart; /* options have sequences of their own: of s2 */
     int32_t *token_ids, *token_offsets, *markers, *marker_offsets; /* as in sky_question_list */
     int32_t *options; /* [as markers]: where a marker's probability goes among those of all questions */
     int32_t *question_types, *max_tokens;
+    sky_matrix option_x, option_q; /* [number of markers, d], what sky_prepare gives; no rows where nothing is made ready */
 
     void *arena;
     size_t arena_bytes;

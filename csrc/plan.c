@@ -25,7 +25,8 @@ static size_t lay_out(sky_plan *plan, char *base)
     const sky_model_params *p = &plan->model->params;
     const size_t n = plan->limits.n_tokens, n_markers = plan->limits.n_markers;
     const int d = p->d_model, d_head = max_int(d / p->n_heads, d / p->n_decision_heads);
-    const int ff_cols = max_int(p->d_ff, p->n_decision_blocks ? 4 * d : 0);
+    const int options_apart = sky_architecture_of(plan->model)->reads_state_once;
+    const int decision_cols = p->n_decision_blocks ? 4 * d : 0, ff_cols = max_int(p->d_ff, options_apart ? 0 : decision_cols);
     sky_carver c = {base, 0};
     plan->x = carve_rows(&c, n, d);
     plan->normed = plan->mixed = carve_rows(&c, n, d);
@@ -36,7 +37,9 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->marker_normed = carve_rows(&c, n_markers, d);
     plan->marker_q = carve_rows(&c, n_markers, d);
     plan->marker_mixed = carve_rows(&c, n_markers, d);
-    plan->marker_ff = carve_rows(&c, n_markers, ff_cols);
+    plan->marker_kv = carve_rows(&c, options_apart ? n_markers : 0, 2 * d);
+    plan->marker_ff = carve_rows(&c, n_markers, decision_cols);
+    plan->question_offsets = sky_carve_ints(&c, options_apart ? (size_t)plan->limits.n_sequences + 1 : 0);
     plan->token_ids = sky_carve_ints(&c, n);
     plan->token_offsets = sky_carve_ints(&c, (size_t)plan->limits.n_sequences + 1);
     plan->markers = sky_carve_ints(&c, n_markers);
@@ -46,7 +49,8 @@ static size_t lay_out(sky_plan *plan, char *base)
     const int in_parallel = p->option_layout == SKY_OPTIONS_PARALLEL;
     plan->positions = sky_carve_ints(&c, in_parallel ? n : 0);
     plan->options = sky_carve_ints(&c, in_parallel ? n : 0);
-    plan->scratch_stride = (sky_attention_scratch(plan->limits.sequence_tokens, d_head) + 15) / 16 * 16;
+    const int n_keys = max_int(plan->limits.sequence_tokens, options_apart ? plan->limits.n_markers : 0);
+    plan->scratch_stride = (sky_attention_scratch(n_keys, d_head) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;
 }
@@ -69,8 +73,6 @@ sky_status sky_plan_create(const sky_model *model, const sky_plan_limits *limits
     plan->state = SKY_STATE_FAILED; /* until all of it is there */
     if (!model || model->state != SKY_STATE_FROZEN)
         return sky_plan_fail(plan, SKY_ERR_STATE, "the model is not frozen");
-    if (model->params.architecture != SKY_ARCH_S1)
-        return sky_plan_fail(plan, SKY_ERR_ARGUMENT, "no plan runs this architecture yet");
     plan->model = model;
     plan->limits = *limits;
     if (limits->n_tokens < 1 || limits->n_sequences < 1 || limits->n_markers < 0 || limits->sequence_tokens < 1

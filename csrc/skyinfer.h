@@ -153,8 +153,8 @@ typedef struct sky_plan sky_plan;
 
 typedef struct {
     int32_t n_tokens;    /* of all sequences of a batch together */
-    int32_t n_sequences;
-    int32_t n_markers;   /* of all sequences together */
+    int32_t n_sequences; /* in s2, where questions about one state share its sequence, as many as there are questions */
+    int32_t n_markers;   /* of all sequences together; in s2 the options of all questions */
     int32_t sequence_tokens; /* of the longest sequence; at most the model's max_positions */
     int32_t n_threads;   /* that a run may use, the caller's included. 1 to SKY_MAX_THREADS */
 } sky_plan_limits;
@@ -191,7 +191,9 @@ typedef struct {
                                        is cut. For models whose options are in parallel, with ascending markers; else unused */
 } sky_batch;
 
-/* Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
+/* For s1, whose sequences hold all that a question is answered from; every architecture has sky_run_asks.
+ *
+ * Writes one raw score per marker to logits [n_markers], in batch order. Allocates nothing (guarded by
  * tests/c/core_test.c), but for the threads that it starts. The scores of a sequence have the same bits whatever else is in the
  * batch, and whatever rounding or flush-to-zero mode the calling thread is in, which keeps it. */
 sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
@@ -201,27 +203,33 @@ sky_status sky_run(sky_plan *plan, const sky_batch *batch, float *logits);
 /* Questions of one model, made ready for any state. Immutable from the start, so any number of threads may read it. */
 typedef struct sky_questions sky_questions;
 
-/* Of each question its prefix, which is its sequence up to and with the separator in front of the state. Everything is copied. */
+/* Of each question its prefix, which is its sequence up to and with the separator in front of the state. In s2, where the sequence
+ * is that of the state, the prefix is what opens it, the same for all questions, and each option has a sequence of its own.
+ * Everything is copied. */
 typedef struct {
     int32_t n_questions;
     int32_t sep_id;                /* the token that closes a sequence */
     const int32_t *token_ids;      /* [token_offsets[n_questions]] the prefixes, end to end */
     const int32_t *token_offsets;  /* [n_questions + 1], each prefix at least one token */
-    const int32_t *markers;        /* [marker_offsets[n_questions]]: positions inside their own prefix */
+    const int32_t *markers;        /* [marker_offsets[n_questions]]: positions inside their own prefix, or option's sequence */
     const int32_t *marker_offsets; /* [n_questions + 1] */
     const int32_t *options;        /* [as markers]: which option of its question a marker stands for; NULL: in order */
     const int32_t *question_types; /* [n_questions], sky_question_type */
     const int32_t *max_tokens;     /* [n_questions]: of the whole sequence; a longer prefix loses its end */
+    const int32_t *option_ids;     /* s2: [option_offsets[number of markers]] the options' sequences, end to end; s1: NULL */
+    const int32_t *option_offsets; /* s2: [number of markers + 1], in the order of the markers, each at least one token */
+    int32_t n_threads;             /* s2: that making them ready may use; 0 is 1 */
 } sky_question_list;
 
-/* *questions is set as *model is above. The model is frozen, and is freed after them; NULL for questions that are only laid out. */
+/* *questions is set as *model is above. The model is frozen, and is freed after them; NULL for questions that are only laid out.
+ * In s2 every option goes through the encoder here, and never again. */
 sky_status sky_questions_create(const sky_model *model, const sky_question_list *list, sky_questions **questions);
 
 const char *sky_questions_error(const sky_questions *questions);
 size_t sky_questions_bytes(const sky_questions *questions);
 void sky_questions_free(sky_questions *questions); /* NULL is fine */
 
-/* Questions first .. first + n - 1 of a set about one state: sequences [prefix] [state] [SEP]. */
+/* Questions first .. first + n - 1 of a set about one state: sequences [prefix] [state] [SEP], in s2 one for all of them. */
 typedef struct {
     const sky_questions *questions;
     int32_t first, n;
@@ -235,8 +243,9 @@ typedef struct {
 int32_t sky_ask_sequence(const sky_ask *ask, int32_t question, int32_t *token_ids, int32_t *n_state_used);
 
 /* Runs every sequence of the asks, in order, in as few passes of at most pass_tokens as it takes (a longer sequence goes alone),
- * and writes one raw score per marker to logits, in order. Sets may be mixed, and states, and come up more than once. Allocates
- * nothing, as sky_run. */
+ * and writes one raw score per marker to logits, in order. Sets may be mixed, and states, and come up more than once. In s2
+ * pass_tokens limits the options of a pass, too, and asks that follow each other with the same state_ids, n_state and keep_tail
+ * read the state once. Allocates nothing, as sky_run. */
 sky_status sky_run_asks(sky_plan *plan, const sky_ask *asks, int32_t n_asks, int32_t pass_tokens, float *logits);
 
 /* What a plan must hold for the largest of these passes (n_threads is 0), and the tokens and markers of all together. */

@@ -1,6 +1,6 @@
-"""The model in float64 numpy: the executable specification, a line of code per line of mathematics.
+"""The models in float64 numpy: the executable specification, a line of code per line of mathematics.
 
-It reads a Laya checkpoint by the checkpoint's own tensor names, so that it depends on none of the
+It reads a checkpoint by the checkpoint's own tensor names, so that it depends on none of the
 code it judges (not the converter, not the GGUF reader, not the C core). Whole matrices, every row,
 no tricks; the plain functions are the oracle of the kernel tests. Source: the Laya runtime 0.4.15
 and ModernBERT as transformers 5 computes it.
@@ -177,7 +177,7 @@ class ReferenceConfig:
             rope_base_global=base("full_attention", "global_rope_theta", 160000.0),
             rope_base_local=base("sliding_attention", "local_rope_theta", 10000.0),
             activation=encoder.get("hidden_activation", "gelu"),
-            n_decision_blocks=agent["head_layers"],
+            n_decision_blocks=agent.get("head_layers", agent.get("decision_blocks")),
         )
 
 
@@ -231,13 +231,10 @@ class Reference:
         keep: Activations = {} if activations is None else activations
         layout = None if prefix_tokens is None else parallel_layout(markers, prefix_tokens, len(ids))
         h = self._head(self._encoder(ids, keep, layout), QUESTION_TYPES[question_type], keep)
-        keep["cls.norm"] = z = layer_norm(h[list(markers)], *self._affine("scorer.0"), HEAD_EPS)
-        z = gelu_erf(self._linear(z, "scorer.1"))
-        keep["logits"] = z = self._linear(z, "scorer.3")[:, 0]
-        return z
+        return self._scores(h[list(markers)], keep)
 
     def _encoder(
-        self, ids: Sequence[int], keep: Activations, layout: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+        self, ids: Sequence[int], keep: Activations, layout: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     ) -> F64:
         c, w = self.config, self.tensors
         embedded = w["encoder.embeddings.tok_embeddings.weight"][list(ids)]
@@ -267,17 +264,29 @@ class Reference:
     def _head(self, h: F64, question_type: int, keep: Activations) -> F64:
         keep["typed"] = h = h + self.tensors["type_emb.weight"][question_type]
         for j in range(self.config.n_decision_blocks):
-            name, block = f"head.{j}", f"head.layers.{j}"
-
-            keep[f"{name}.attn_norm"] = a = layer_norm(h, *self._affine(f"{block}.norm1"), HEAD_EPS)
-            keep[f"{name}.attn_qkv"] = qkv = self._linear(a, f"{block}.self_attn.in_proj", "_")
-            keep[f"{name}.attn"] = a = attention(*self._heads(qkv, max(1, h.shape[1] // 64)))
-            keep[f"{name}.attn_output"] = h = h + self._linear(a, f"{block}.self_attn.out_proj")
-
-            keep[f"{name}.ffn_norm"] = f = layer_norm(h, *self._affine(f"{block}.norm2"), HEAD_EPS)
-            keep[f"{name}.ffn"] = f = relu(self._linear(f, f"{block}.linear1"))
-            keep[f"{name}.ffn_output"] = h = h + self._linear(f, f"{block}.linear2")
+            h = self._block(h, f"head.{j}", f"head.layers.{j}", keep)
         return h
+
+    def _block(self, h: F64, name: str, block: str, keep: Activations) -> F64:
+        keep[f"{name}.attn_norm"] = a = layer_norm(h, *self._affine(f"{block}.norm1"), HEAD_EPS)
+        keep[f"{name}.attn_qkv"] = qkv = self._linear(a, f"{block}.self_attn.in_proj", "_")
+        keep[f"{name}.attn"] = a = attention(*self._heads(qkv, self._n_decision_heads(h)))
+        keep[f"{name}.attn_output"] = h = h + self._linear(a, f"{block}.self_attn.out_proj")
+
+        keep[f"{name}.ffn_norm"] = f = layer_norm(h, *self._affine(f"{block}.norm2"), HEAD_EPS)
+        keep[f"{name}.ffn"] = f = relu(self._linear(f, f"{block}.linear1"))
+        keep[f"{name}.ffn_output"] = h = h + self._linear(f, f"{block}.linear2")
+        return h
+
+    def _scores(self, x: F64, keep: Activations) -> F64:
+        keep["cls.norm"] = z = layer_norm(x, *self._affine("scorer.0"), HEAD_EPS)
+        z = gelu_erf(self._linear(z, "scorer.1"))
+        keep["logits"] = z = self._linear(z, "scorer.3")[:, 0]
+        return z
+
+    @staticmethod
+    def _n_decision_heads(x: F64) -> int:
+        return max(1, x.shape[1] // 64)
 
     def _affine(self, name: str, joint: str = ".") -> tuple[F64, F64]:
         return self.tensors[f"{name}{joint}weight"], self.tensors[f"{name}{joint}bias"]
@@ -287,8 +296,46 @@ class Reference:
         return x @ weight.T + bias
 
     @staticmethod
-    def _heads(qkv: F64, n_heads: int) -> tuple[F64, F64, F64]:
-        """[n, 3 d] -> q, k, v of [n, heads, dh] each."""
+    def _heads(qkv: F64, n_heads: int, parts: int = 3) -> F64:
+        """[n, 3 d] -> q, k, v of [n, heads, dh] each; or another number of parts."""
         n, width = qkv.shape
-        q, k, v = qkv.reshape(n, 3, n_heads, width // 3 // n_heads).swapaxes(0, 1)
-        return q, k, v
+        return qkv.reshape(n, parts, n_heads, width // parts // n_heads).swapaxes(0, 1)
+
+
+class SetReference(Reference):
+    """s2: the ids of a state, those of each option's own sequence, and a question type in; one score per option out."""
+
+    def logits_of_options(
+        self,
+        state_ids: Sequence[int],
+        option_ids: Sequence[Sequence[int]],
+        markers: Sequence[int],
+        question_type: str,
+        activations: Activations | None = None,
+    ) -> F64:
+        """Scores [n_options], before any temperature. `markers`: where the mask token is in each option's sequence.
+
+        Activations are named as `Reference.logits` names them; those of layers are the state's.
+        """
+        keep: Activations = {} if activations is None else activations
+        x = self.options(option_ids, markers, question_type)
+        keep["options"] = x
+        h = self._encoder(state_ids, keep)  # once for each state
+        for b in range(self.config.n_decision_blocks):
+            name, block = f"head.{b}", f"decision.layers.{b}"
+            n_heads = self._n_decision_heads(x)
+
+            keep[f"{name}.cross_attn_kv_norm"] = kv = layer_norm(h, *self._affine(f"{block}.cross_kv_norm"), HEAD_EPS)
+            k, v = self._heads(self._linear(kv, f"{block}.cross_attn.kv_proj"), n_heads, 2)
+
+            keep[f"{name}.cross_attn_norm"] = a = layer_norm(x, *self._affine(f"{block}.cross_norm"), HEAD_EPS)
+            (q,) = self._heads(self._linear(a, f"{block}.cross_attn.q_proj"), n_heads, 1)
+            keep[f"{name}.cross_attn"] = a = attention(q, k, v)
+            keep[f"{name}.cross_attn_output"] = x = x + self._linear(a, f"{block}.cross_attn.out_proj")
+            x = self._block(x, name, block, keep)
+        return self._scores(x, keep)
+
+    def options(self, option_ids: Sequence[Sequence[int]], markers: Sequence[int], question_type: str) -> F64:
+        """[n_options, d]: all that a question is to a state, and depends on none."""
+        type_emb = self.tensors["type_emb.weight"][QUESTION_TYPES[question_type]]
+        return np.array([self._encoder(ids, {})[at] for ids, at in zip(option_ids, markers, strict=True)]) + type_emb

@@ -49,8 +49,8 @@ def test_tokens_are_the_runtimes(case: dict[str, Any]) -> None:
     sequences = _model(case["checkpoint"]).encode(request["state"], request["questions"])
     assert list(sequences) == list(request["questions"])
     for sequence, expected in zip(sequences.values(), case["sequences"], strict=True):
-        # nothing grows where nobody asks for it (test_grown.py)
-        assert expected.keys() | {"grown_past"} == {field.name for field in dataclasses.fields(sequence)}
+        # nothing grows where nobody asks for it (test_grown.py), and in s1 no option has a sequence of its own
+        assert expected.keys() | {"grown_past", "option_ids"} == {field.name for field in dataclasses.fields(sequence)}
         assert sequence.grown_past is None
         assert {key: getattr(sequence, key) for key in expected} == expected
         assert sequence.truncated == (expected["state_tokens_used"] < expected["state_tokens"])

@@ -35,7 +35,8 @@ static void check_questions(const char *isa)
         ids[i] = (int)((noise() + 1) * VOCAB / 2);
     for (int i = 0; i < 2 * STATE_TOKENS; i++)
         states[i / STATE_TOKENS][i % STATE_TOKENS] = (int)((noise() + 1) * VOCAB / 2);
-    const sky_question_list list = {N_QUESTIONS, 3, ids, token_offsets, markers, marker_offsets, options, types, max_tokens};
+    const sky_question_list list = {N_QUESTIONS, 3, ids, token_offsets, markers, marker_offsets, options, types, max_tokens,
+                                    NULL, NULL, 0};
     sky_model *m = painted_model(isa, 0);
     sky_questions *q, *same;
     expect(sky_questions_create(m, &list, &q) == SKY_OK && sky_questions_create(m, &list, &same) == SKY_OK, isa, "questions", 0);

@@ -74,6 +74,8 @@ class CoreQuestions:
         options: list[list[int]],
         *,
         sep_id: int,
+        option_ids: list[tuple[int, ...]] | None = None,
+        n_threads: int = 1,
     ) -> None: ...
     @property
     def n(self) -> int: ...

@@ -241,7 +241,8 @@ cdef class CoreQuestions:
     """Questions of one model, made ready for any state; without a model they can be laid out, but not run. Immutable.
 
     `prefixes`: for each (prefix ids, marker positions, question type, tokens that its whole sequence may have); `options`: for
-    each the option that each of its markers stands for.
+    each the option that each of its markers stands for. `option_ids`: of s2, the sequence of the option of each marker of all;
+    making them ready takes `n_threads` threads.
 
     Attributes:
         n: questions; longest: tokens of the longest possible sequence.
@@ -252,8 +253,10 @@ cdef class CoreQuestions:
     cdef CoreModel model  # lives as long as its questions
     cdef readonly int n, longest
     cdef readonly object offsets
+    cdef bint reads_state_once  # all questions about a state share its sequence
 
-    def __cinit__(self, CoreModel model, list prefixes not None, list options not None, *, int sep_id):
+    def __cinit__(self, CoreModel model, list prefixes not None, list options not None, *, int sep_id, list option_ids=None,
+                  int n_threads=1):
         cdef sky_question_list parts
         cdef sky_status status
         self.model, self.n = model, len(prefixes)
@@ -269,10 +272,20 @@ cdef class CoreQuestions:
         cdef const int32_t[::1] all_options = _as_int32([option for order in options for option in order])
         cdef const int32_t[::1] all_types = _as_int32([kind for _, _, kind, _ in prefixes])
         cdef const int32_t[::1] all_most = _as_int32([most for _, _, _, most in prefixes])
+        own = option_ids or []
+        cdef const int32_t[::1] option_tokens = _as_int32([token_id for ids in own for token_id in ids])
+        cdef const int32_t[::1] option_offsets = _as_int32(np.cumsum([0] + [len(ids) for ids in own]))
+        self.reads_state_once = option_ids is not None
+        if self.reads_state_once and len(own) != self.offsets[self.n]:
+            raise ValueError("expected a sequence for each option")
         parts.n_questions, parts.sep_id = self.n, sep_id
         parts.token_ids, parts.token_offsets, parts.markers = &all_ids[0], &all_offsets[0], &all_markers[0]
         parts.marker_offsets, parts.options = &all_marker_offsets[0], &all_options[0]
         parts.question_types, parts.max_tokens = &all_types[0], &all_most[0]
+        parts.option_ids, parts.option_offsets = NULL, NULL
+        if self.reads_state_once:
+            parts.option_ids, parts.option_offsets = &option_tokens[0], &option_offsets[0]
+        parts.n_threads = n_threads
         self.offsets.flags.writeable = False
         cdef sky_model *model_handle = model.handle if model is not None else NULL
         with nogil:
@@ -289,19 +302,24 @@ cdef class CoreQuestions:
         return sky_questions_bytes(self.handle)
 
     def n_tokens(self, long long n_state) -> int:
-        """Tokens of all sequences together, for a state of `n_state` tokens."""
+        """Rows that a run computes for a state of `n_state` tokens: those of all sequences, in s2 of its own and the options."""
         cdef sky_ask ask = self.ask(n_state)
         cdef long long total = 0
         cdef int i
+        if self.reads_state_once:
+            return sky_ask_sequence(&ask, 0, NULL, NULL) + self.n_options()
         with nogil:
             for i in range(self.n):
                 total += sky_ask_sequence(&ask, i, NULL, NULL)
         return total
 
     def lengths(self, long long n_state) -> list[int]:
-        """Tokens of each sequence, for a state of `n_state` tokens."""
+        """The same for each question; in s2 the state's sequence counts for the first."""
         cdef sky_ask ask = self.ask(n_state)
+        cdef const int32_t[::1] offsets = self.offsets
         cdef int i
+        if self.reads_state_once:
+            return [offsets[i + 1] - offsets[i] + (0 if i else sky_ask_sequence(&ask, 0, NULL, NULL)) for i in range(self.n)]
         return [sky_ask_sequence(&ask, i, NULL, NULL) for i in range(self.n)]
 
     def sequence(self, int question, const int32_t[::1] state_ids not None, bint keep_tail) -> tuple[list[int], int]:
@@ -541,11 +559,15 @@ cdef class CoreStepper:
         if temperatures.shape[0] != questions.n:
             raise ValueError(f"expected {questions.n} temperatures, got {temperatures.shape[0]}")
         n_markers = questions.n_options()
-        most_tokens = min(max(questions.n, 1) * max(questions.longest, 1), max(pass_tokens, questions.longest))
+        n_sequences = 1 if questions.reads_state_once else max(questions.n, 1)
+        most_tokens = min(n_sequences * max(questions.longest, 1), max(pass_tokens, questions.longest))
         self.questions, self.pass_tokens, self.temperatures = questions, pass_tokens, temperatures
-        self.plan = CorePlan(questions.model, n_tokens=most_tokens, n_sequences=min(max(questions.n, 1), most_tokens),
-                             n_markers=min(n_markers, most_tokens), sequence_tokens=max(questions.longest, 1),
-                             n_threads=n_threads)
+        most_sequences, most_markers = min(n_sequences, most_tokens), min(n_markers, most_tokens)
+        if questions.reads_state_once:
+            most_sequences = max(questions.n, 1)
+            most_markers = min(n_markers, max(pass_tokens, np.diff(questions.offsets).max(initial=0)))
+        self.plan = CorePlan(questions.model, n_tokens=most_tokens, n_sequences=most_sequences,
+                             n_markers=most_markers, sequence_tokens=max(questions.longest, 1), n_threads=n_threads)
         self.logits, self.p = np.zeros(n_markers + 1, np.float32), np.zeros(n_markers + 1, np.float64)
 
     def step(self, const int32_t[::1] state_ids not None, bint keep_tail, float[::1] out not None) -> bool:

@@ -145,6 +145,9 @@ cdef extern from "skyinfer.h" nogil:
         const int32_t *options
         const int32_t *question_types
         const int32_t *max_tokens
+        const int32_t *option_ids
+        const int32_t *option_offsets
+        int32_t n_threads
 
     ctypedef struct sky_ask:
         const sky_questions *questions

@@ -19,7 +19,8 @@ from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
 from ..files.tensors import ALL_ROWS
 from ..schema import Question
-from ..text.sequence import SequenceBuilder, longest_grown
+from ..text.option_sequences import BUILDERS
+from ..text.sequence import longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
 from .cpus import available_cpus
@@ -71,7 +72,8 @@ class Engine:
         )
         source.forget("tokenizer.")  # else it would be in memory beside the weights
         longest = longest_grown(config.max_tokens, config.context_tokens) if grow else None
-        self.builder = SequenceBuilder(tokenizer, template, config.max_tokens, config.max_head_tokens, longest)
+        make_builder = BUILDERS[config.architecture]
+        self.builder = make_builder(tokenizer, template, config.max_tokens, config.max_head_tokens, longest)
         self._temperatures = {
             clamp: Temperatures(config.temperatures, temperature_clamp if clamp is None else clamp)
             for clamp in (True, False, None)
@@ -79,7 +81,7 @@ class Engine:
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
         packers = threads or available_cpus()
-        self.core = _pack(source, config, isa, token_table_bytes, longest or config.max_tokens, packers)
+        self.core = _pack(source, config, isa, token_table_bytes, self.builder.longest, packers)
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
@@ -98,6 +100,7 @@ class Engine:
             self._temperatures,
             model_name=self.config.name,
             max_tokens=self.config.max_tokens,
+            threads=self.threads,
         )
 
     def prepared(self, key: bytes, make: Callable[[], list[Question]]) -> Prepared:
@@ -205,6 +208,7 @@ def _pack(
         rope_base_global=config.rope_base_global,
         rope_base_local=config.rope_base_local,
         activation=config.activation,
+        architecture=config.architecture,
         option_layout=config.option_layout,
         layer_is_global=config.layer_is_global,
         qkv_table_bytes=token_table_bytes,

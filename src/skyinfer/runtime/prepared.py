@@ -53,20 +53,26 @@ class Prepared:
         *,
         model_name: str,
         max_tokens: int,
+        threads: int = 1,
     ) -> None:
-        """`temperatures`: by what a call says of the clamp. Raises RequestError as `SequenceBuilder.prefix`."""
+        """`temperatures`: by what a call says of the clamp. Raises RequestError as `SequenceBuilder.prefix`.
+
+        So many `threads` encode options that have sequences of their own.
+        """
         self.ids = tuple(question.id for question in questions)
         self.questions = questions
         self._builder, self._model_name = builder, model_name
         self._prefixes = prefixes = [builder.prefix(question) for question in questions]
-        self.core = builder.core(prefixes, core)
+        self.core = builder.core(prefixes, core, threads)
         self.offsets: np.ndarray = self.core.offsets
         self.n_options = int(self.offsets[-1])
         self._temperatures = {
             clamp: np.array([own.of(question.type, len(question.options)) for question in questions], np.float64)
             for clamp, own in temperatures.items()
         }
-        self.room = min((prefix.max_tokens - len(prefix.ids) - 1 for prefix in prefixes), default=0)
+        self.room = min((prefix.max_tokens - len(prefix.front) - 1 for prefix in prefixes), default=0)
+        # tokens of options that were read beforehand, and count as much as others, less what the core counts for them
+        self._read_before = sum(len(ids) - 1 for prefix in prefixes for ids in prefix.option_ids or ())
         self.usual_window = builder.usual_window
         # whether an answer has nothing to say about how its sequence was laid out
         self._as_usual = all(
@@ -74,7 +80,7 @@ class Prepared:
         )
         self.n_bytes = self.core.n_bytes + sum(
             _QUESTION_BYTES
-            + sys.getsizeof(prefix.ids)
+            + prefix.n_bytes
             + sys.getsizeof(question.instructions)
             + sum(_OPTION_BYTES + sum(map(sys.getsizeof, option)) for option in question.options)
             for prefix, question in zip(prefixes, questions, strict=True)
@@ -110,16 +116,20 @@ class Prepared:
         return self._builder.window(ids)
 
     def n_tokens(self, tokens: StateTokens) -> int:
-        """How many tokens the model reads for all questions together."""
+        """How many tokens a run computes for all questions together; an option that was read before is one."""
         return self.core.n_tokens(len(tokens.ids))
 
+    def input_tokens(self, tokens: StateTokens) -> int:
+        """How many tokens the model reads for all questions together, whether now or beforehand."""
+        return self.core.n_tokens(len(tokens.ids)) + self._read_before
+
     def lengths(self, tokens: StateTokens) -> list[int]:
-        """How many tokens the model reads for each question."""
+        """`n_tokens` of each question; where all share the state's tokens, those count for the first."""
         return self.core.lengths(len(tokens.ids))
 
     @property
     def least_tokens(self) -> int:
-        """How many tokens the model reads for all questions together about an empty state."""
+        """`n_tokens` for an empty state."""
         return self.core.n_tokens(0)
 
     def ask(self, tokens: StateTokens, first: int = 0, last: int | None = None) -> Ask:
@@ -150,7 +160,7 @@ class Prepared:
         sequences: SequenceOf[Sequence | None] = [None] * len(self.questions)
         if len(tokens.ids) > self.room or not self._as_usual:
             sequences = self.sequences(tokens)
-        n_tokens = self.n_tokens(tokens)
+        n_tokens = self.input_tokens(tokens)
         with border.DefaultFloatMode():
             probabilities = self.probabilities(logits, temperature_clamp)
             return response(self._model_name, self.questions, sequences, probabilities, input_tokens=n_tokens)

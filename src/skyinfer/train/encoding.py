@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import RequestError
 from ..files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
-from ..text.sequence import Prefix, SequenceBuilder
+from ..text.sequence import AnyPrefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template
 from ..text.tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
@@ -67,7 +67,7 @@ class Encoded:
         max_len: tokens of a sequence. pad, sep: token ids.
     """
 
-    prefixes: list[Prefix]
+    prefixes: list[AnyPrefix]
     state: np.ndarray
     question: np.ndarray
     targets: list[tuple[float, ...]]
@@ -84,12 +84,12 @@ class Encoded:
     @cached_property
     def prefix_lengths(self) -> np.ndarray:
         """int64 [n_questions]."""
-        return np.array([len(prefix.ids) for prefix in self.prefixes])
+        return np.array([len(prefix.front) for prefix in self.prefixes])
 
     @cached_property
     def prefix_arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """ids and markers of each question's prefix."""
-        return [(np.array(prefix.ids), np.array(prefix.markers)) for prefix in self.prefixes]
+        return [(np.array(prefix.front), np.array(prefix.markers)) for prefix in self.prefixes]
 
     @cached_property
     def n_options(self) -> np.ndarray:

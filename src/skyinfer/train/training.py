@@ -361,7 +361,8 @@ class _Training:
             digest.update(repr(state).encode())
         # of the states' further views
         digest.update(encoded.ids.tobytes() + encoded.begins.tobytes())
-        digest.update(repr([(prefix.ids, prefix.markers) for prefix in encoded.prefixes]).encode())
+        prefixes = [(prefix.option_ids or prefix.front, prefix.markers) for prefix in encoded.prefixes]
+        digest.update(repr(prefixes).encode())
         for array in (encoded.state, encoded.question, encoded.weights):
             digest.update(array.tobytes())
         digest.update(repr(encoded.targets).encode())
