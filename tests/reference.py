@@ -303,23 +303,20 @@ class Reference:
 
 
 class SetReference(Reference):
-    """s2: the ids of a state, those of each option's own sequence, and a question type in; one score per option out."""
+    """s2: a question's options once, whatever the state; then the ids of a state in, and one score per option out."""
 
-    def logits_of_options(
-        self,
-        state_ids: Sequence[int],
-        option_ids: Sequence[Sequence[int]],
-        markers: Sequence[int],
-        question_type: str,
-        activations: Activations | None = None,
-    ) -> F64:
-        """Scores [n_options], before any temperature. `markers`: where the mask token is in each option's sequence.
+    def options(self, option_ids: Sequence[Sequence[int]], markers: Sequence[int], question_type: str) -> F64:
+        """[n_options, d] of the options' own sequences, whose mask tokens are at `markers`."""
+        type_emb = self.tensors["type_emb.weight"][QUESTION_TYPES[question_type]]
+        return np.array([self._encoder(ids, {})[at] for ids, at in zip(option_ids, markers, strict=True)]) + type_emb
+
+    def scores(self, state_ids: Sequence[int], options: F64, activations: Activations | None = None) -> F64:
+        """[n_options], before any temperature, of one question's `options`.
 
         Activations are named as `Reference.logits` names them; those of layers are the state's.
         """
         keep: Activations = {} if activations is None else activations
-        x = self.options(option_ids, markers, question_type)
-        keep["options"] = x
+        keep["options"] = x = options
         h = self._encoder(state_ids, keep)  # once for each state
         for b in range(self.config.n_decision_blocks):
             name, block = f"head.{b}", f"decision.layers.{b}"
@@ -334,8 +331,3 @@ class SetReference(Reference):
             keep[f"{name}.cross_attn_output"] = x = x + self._linear(a, f"{block}.cross_attn.out_proj")
             x = self._block(x, name, block, keep)
         return self._scores(x, keep)
-
-    def options(self, option_ids: Sequence[Sequence[int]], markers: Sequence[int], question_type: str) -> F64:
-        """[n_options, d]: all that a question is to a state, and depends on none."""
-        type_emb = self.tensors["type_emb.weight"][QUESTION_TYPES[question_type]]
-        return np.array([self._encoder(ids, {})[at] for ids, at in zip(option_ids, markers, strict=True)]) + type_emb

@@ -129,12 +129,17 @@ QUESTIONS = some_questions(np.random.default_rng(1), (2, 0), (5, 1), (2, 2), (9,
 
 
 @functools.cache
+def reference_options() -> list[np.ndarray]:
+    return [REFERENCE.options(one.option_ids, one.markers, TYPES[one.kind]) for one in QUESTIONS]
+
+
+@functools.cache
 def reference(n: int) -> list[dict[str, np.ndarray]]:
     """Activations of each of the questions about a state of n tokens."""
     kept: list[dict[str, np.ndarray]] = [{} for _ in QUESTIONS]
     ids = [CLS, *state_of(n)[:198].tolist(), SEP]
-    for one, keep in zip(QUESTIONS, kept, strict=True):
-        REFERENCE.logits_of_options(ids, one.option_ids, one.markers, TYPES[one.kind], keep)
+    for options, keep in zip(reference_options(), kept, strict=True):
+        REFERENCE.scores(ids, options, keep)
     return kept
 
 

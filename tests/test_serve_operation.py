@@ -292,7 +292,7 @@ def test_states_in_the_log_where_they_are_asked_for() -> None:
 def test_a_failure_is_described_in_the_log_only(capfd: pytest.CaptureFixture[str]) -> None:
     with serving() as running, running.client() as client:
 
-        def fail(body: bytes) -> Any:
+        def fail(*arguments: Any) -> Any:
             raise RuntimeError("a secret path /home/someone")
 
         running.app._parser.single = fail  # type: ignore[method-assign]

@@ -156,6 +156,11 @@ class Model:
         return self.config.name
 
     @property
+    def architecture(self) -> str:
+        """ "s1" puts each question, its options and the state into one sequence; "s2" reads the state once for all."""
+        return self.config.architecture
+
+    @property
     def threads(self) -> int:
         """How many threads one call may use."""
         return self._engine.threads

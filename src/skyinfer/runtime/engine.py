@@ -40,8 +40,9 @@ _EMBEDDING, _ROWS_AT_ONCE = "token_embd.weight", 4096
 _PASS_TOKENS = 2048
 _UNLIMITED = (1 << 31) - 1
 
-# What is kept of question sets, the last used longest: all of a model's together, and one.
-_PREPARED_BYTES, _LARGEST_PREPARED = 16 << 20, 2 << 20
+# What is kept of question sets, the last used longest: all of a model's together, and one. A set of s2 takes much
+# longer to make anew, and has two vectors for each option.
+_PREPARED_BYTES = {"s1": (16 << 20, 2 << 20), "s2": (64 << 20, 16 << 20)}
 
 
 class Engine:
@@ -85,10 +86,14 @@ class Engine:
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
-        self._prepared = PreparedCache(_PREPARED_BYTES, _LARGEST_PREPARED)
+        self._prepared = PreparedCache(*_PREPARED_BYTES[config.architecture])
 
-    def prepare(self, questions: list[Question]) -> Prepared:
+    def prepare(self, questions: list[Question], check: Callable[[int], None] | None = None) -> Prepared:
         """Questions made ready, and not kept.
+
+        Args:
+            check: where options are encoded now (s2), it is given the number of their tokens first. What it raises ends
+                the work.
 
         Raises:
             RequestError: a text cannot be tokenized, or options do not fit.
@@ -101,16 +106,19 @@ class Engine:
             model_name=self.config.name,
             max_tokens=self.config.max_tokens,
             threads=self.threads,
+            check=check,
         )
 
-    def prepared(self, key: bytes, make: Callable[[], list[Question]]) -> Prepared:
+    def prepared(
+        self, key: bytes, make: Callable[[], list[Question]], check: Callable[[int], None] | None = None
+    ) -> Prepared:
         """The questions that are kept under a key; the first time, or when they were dropped, those that `make` gives.
 
         Keys are those of all callers together: whoever has keys of another kind begins them with other bytes. Raises
         what `make` does, and as `prepare`.
         """
         found = self._prepared.get(key)
-        return self._prepared.put(key, self.prepare(make())) if found is None else found
+        return self._prepared.put(key, self.prepare(make(), check)) if found is None else found
 
     def run(
         self, asks: list[border.Ask], out: np.ndarray | None = None, trace: dict[str, np.ndarray] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,20 @@ class Prepared:
         model_name: str,
         max_tokens: int,
         threads: int = 1,
+        check: Callable[[int], None] | None = None,
     ) -> None:
         """`temperatures`: by what a call says of the clamp. Raises RequestError as `SequenceBuilder.prefix`.
 
-        So many `threads` encode options that have sequences of their own.
+        So many `threads` encode options that have sequences of their own; before that `check` is given the number of
+        their tokens, and may raise.
         """
         self.ids = tuple(question.id for question in questions)
         self.questions = questions
         self._builder, self._model_name = builder, model_name
         self._prefixes = prefixes = [builder.prefix(question) for question in questions]
+        own = [ids for prefix in prefixes for ids in prefix.option_ids or ()]
+        if own and check is not None:
+            check(sum(map(len, own)))
         self.core = builder.core(prefixes, core, threads)
         self.offsets: np.ndarray = self.core.offsets
         self.n_options = int(self.offsets[-1])
@@ -71,8 +76,8 @@ class Prepared:
             for clamp, own in temperatures.items()
         }
         self.room = min((prefix.max_tokens - len(prefix.front) - 1 for prefix in prefixes), default=0)
-        # tokens of options that were read beforehand, and count as much as others, less what the core counts for them
-        self._read_before = sum(len(ids) - 1 for prefix in prefixes for ids in prefix.option_ids or ())
+        # tokens of options that are read now and never again, less the one that the core counts for each
+        self._read_before = sum(len(ids) - 1 for ids in own)
         self.usual_window = builder.usual_window
         # whether an answer has nothing to say about how its sequence was laid out
         self._as_usual = all(

@@ -30,15 +30,15 @@ from .metrics import Metrics
 from .openapi import description
 from .options import Options
 from .page import CHALLENGE, page_routes, password
-from .parsing import LARGE_BODY, ParsedRequest, RequestParser
-from .parsing_pool import ParsingPool
+from .parsing import LARGE_BODY, ParsedRequest, RequestParser, TakesLong
+from .parsing_pool import PARSED_PER_SECOND, ParsingPool
 from .refusals import ClientDisconnected, Refusal, too_large, too_slow
 from .request_log import RequestLog, state_text
 from .scheduling import MERGE_FROM, Admission, ModelWorker
 
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Exchange"], Awaitable[bytes]]
-_Read = Callable[[bytes], ParsedRequest]
+_Read = Callable[..., ParsedRequest]  # as RequestParser.single
 _Encode = Callable[[ParsedRequest, np.ndarray], bytes]
 
 # Bytes of a body up to which it is parsed and tokenized in the event loop: a millisecond or so for new questions, much
@@ -288,8 +288,11 @@ class Application:
         """The JSON of the answers to a request that `read` parses."""
         body = await self._body(exchange)
         if len(body) > _SMALL_BODY:
-            return await self._decided_off_loop(exchange, read, encode, body, None)
-        asked = read(body)
+            return await self._decided_off_loop(exchange, read, encode, body, len(body))
+        try:
+            asked = read(body, self._seconds)
+        except TakesLong as work:
+            return await self._decided_off_loop(exchange, read, encode, body, int(work.seconds * PARSED_PER_SECOND))
         worker = self._workers[asked.served.name]
         if not worker.runs_inline(asked.n_tokens) or asked.n_probabilities > _MANY_PROBABILITIES:
             return await self._decided_off_loop(exchange, read, encode, body, asked)
@@ -299,21 +302,22 @@ class Application:
         return encode(asked, await worker.scores(asked.prepared, asked.states, asked.n_tokens))
 
     async def _decided_off_loop(
-        self, exchange: Exchange, read: _Read, encode: _Encode, body: bytes, asked: ParsedRequest | None
+        self, exchange: Exchange, read: _Read, encode: _Encode, body: bytes, asked: ParsedRequest | int
     ) -> bytes:
         """As `_decided`, with its parts in threads where they are long. Counts against the limit of waiting requests.
 
-        Nothing more of it is begun once the client has disconnected.
+        `asked` is what was parsed, or how much there is to parse, as `ParsingPool.run` counts. Nothing more of it is
+        begun once the client has disconnected.
         """
         seconds = sum([worker.pending_seconds for worker in self._workers.values()])
         is_large = len(body) > LARGE_BODY
         self.admission.admit(seconds, is_large)
         left = asyncio.ensure_future(disconnected(exchange.receive))
         try:
-            if asked is None:
+            if isinstance(asked, int):
                 self._n_parsing += 1
                 try:
-                    asked = await self._pool.run(len(body), partial(read, body), left)
+                    asked = await self._pool.run(asked, partial(read, body), left)
                 finally:
                     self._n_parsing -= 1
             self._record_model(exchange, asked)
@@ -329,13 +333,16 @@ class Application:
             left.cancel()
             self.admission.release(is_large)
 
+    def _seconds(self, model: str, n_tokens: int) -> float:
+        return n_tokens * self._workers[model].seconds_per_token
+
     def _record_model(self, exchange: Exchange, asked: ParsedRequest) -> None:
-        exchange.model, exchange.n_tokens = asked.served.name, asked.n_tokens
+        exchange.model, exchange.n_tokens = asked.served.name, asked.input_tokens
         if asked.is_batch:
             exchange.n_states = len(asked.states)
         if self.request_log.states:
             exchange.state = asked.state
-        self.metrics.tokens(asked.served.name, asked.n_tokens)
+        self.metrics.tokens(asked.served.name, asked.input_tokens)
 
     # ---- bodies
 
@@ -397,7 +404,7 @@ def _encode_batch(asked: ParsedRequest, scores: np.ndarray) -> bytes:
         if asked.thresholds is not None:
             asked.thresholds.mark(response)
         results.append({"answers": response["answers"], "usage": response["usage"]})
-    usage = {"input_tokens": asked.n_tokens, "output_tokens": 0}
+    usage = {"input_tokens": asked.input_tokens, "output_tokens": 0}
     return _encode({"model": asked.served.name, "results": results, "usage": usage})
 
 

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +27,10 @@ from ..text.sequence import StateTokens
 from .catalog import Catalog, ServedModel
 from .options import Limits
 from .refusals import Refusal, invalid, of_request_error, too_large
+from .scheduling import INLINE_SECONDS
+
+# seconds that a served model, by its name, takes for so many tokens
+SecondsOf = Callable[[str, int], float]
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 # All but brackets is deleted, and braces become brackets.
@@ -58,12 +62,16 @@ _batch = msgspec.json.Decoder(_Batch)
 
 
 class ParsedRequest(NamedTuple):
-    """A request that can be answered: its model, its questions, and the tokens of each state."""
+    """A request that can be answered: its model, its questions, and the tokens of each state.
+
+    `n_tokens` have to be computed for it, and `input_tokens` count as read.
+    """
 
     served: ServedModel
     prepared: Prepared
     states: list[StateTokens]
     n_tokens: int
+    input_tokens: int
     state: Any  # or states, for the log; None unless they are to be kept
     is_batch: bool
     thresholds: Thresholds | None = None
@@ -80,6 +88,14 @@ class ParsedRequest(NamedTuple):
         return self.served.model.engine.run(asks).reshape(len(asks), self.prepared.n_options)
 
 
+class TakesLong(Exception):
+    """Options of unseen questions have to be encoded, which takes about so many `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
 class RequestParser:
     """Reads requests for the models of a catalog. Safe to share between threads."""
 
@@ -91,17 +107,21 @@ class RequestParser:
         # what these limits allow may be refused by others
         self._key_prefix = f"json {limits.questions} {limits.options} {limits.levels}:".encode()
 
-    def single(self, body: bytes) -> ParsedRequest:
+    def single(self, body: bytes, seconds_of: SecondsOf | None = None) -> ParsedRequest:
         """The request of POST /v1/systemone.
+
+        Args:
+            seconds_of: in the event loop, how long a model takes for a number of tokens.
 
         Raises:
             Refusal: it cannot be answered.
+            TakesLong: in the event loop, and it would.
         """
         request: _Single = self._decode(_single, body)
         if request.state is msgspec.UNSET:
             raise invalid(("state",), "is missing; add 'state'", "missing")
         thresholds, windows = _extras(request)
-        served, prepared = self._prepared(request)
+        served, prepared = self._prepared(request, seconds_of)
         try:
             tokens = self._read(prepared, request.state, body)
             if windows is not None:
@@ -127,7 +147,7 @@ class RequestParser:
             text = render_state(state)
         return prepared.read(text)._replace(keep_tail=isinstance(state, list))
 
-    def batch(self, body: bytes) -> ParsedRequest:
+    def batch(self, body: bytes, seconds_of: SecondsOf | None = None) -> ParsedRequest:
         """The request of POST /v1/systemone/batch: `states` instead of `state`. Raises as `single`."""
         request: _Batch = self._decode(_batch, body)
         states, most = request.states, self._limits.states
@@ -140,7 +160,7 @@ class RequestParser:
         thresholds, windows = _extras(request)
         if windows is not None:
             raise invalid(("x_long",), "is for POST /v1/systemone, which takes one state")
-        served, prepared = self._prepared(request)
+        served, prepared = self._prepared(request, seconds_of)
         read: list[StateTokens] = []
         n_tokens = 0
         for i, state in enumerate(states):
@@ -172,8 +192,9 @@ class RequestParser:
         if self._strict_length and not is_long:
             for i, tokens in enumerate(states):
                 _check_whole(prepared, tokens, f"state {i}" if is_batch else "the state")
+        read = sum([prepared.input_tokens(tokens) for tokens in states])
         kept = state if self._keep_states else None  # else it would be freed in the event loop, which may take long
-        return ParsedRequest(served, prepared, states, n_tokens, kept, is_batch)
+        return ParsedRequest(served, prepared, states, n_tokens, read, kept, is_batch)
 
     def _how_many_fit(self, n_states: int) -> str:
         """The message where the first `n_states` of a batch fit in the limit of tokens, and the next one does not."""
@@ -209,13 +230,23 @@ class RequestParser:
         except RecursionError:
             raise _too_deep(self._limits.depth) from None
 
-    def _prepared(self, request: _Single | _Batch) -> tuple[ServedModel, Prepared]:
+    def _prepared(self, request: _Single | _Batch, seconds_of: SecondsOf | None) -> tuple[ServedModel, Prepared]:
         if request.questions is msgspec.UNSET:
             raise invalid(("questions",), "is missing; add 'questions'", "missing")
         served = self._catalog.find(request.model)
         text = bytes(request.questions)
+
+        def check(n_tokens: int) -> None:
+            if n_tokens > self._limits.tokens:
+                raise too_large(
+                    f"the options of these questions take {n_tokens} tokens, more than {self._limits.tokens}; ask fewer"
+                )
+            seconds = 0.0 if seconds_of is None else seconds_of(served.name, n_tokens)
+            if seconds > INLINE_SECONDS:
+                raise TakesLong(seconds)
+
         try:
-            return served, served.model.engine.prepared(self._key_prefix + text, partial(self._parse, text))
+            return served, served.model.engine.prepared(self._key_prefix + text, partial(self._parse, text), check)
         except RequestError as error:
             raise of_request_error(error) from None
 

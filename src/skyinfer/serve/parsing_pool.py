@@ -18,8 +18,9 @@ from .refusals import ClientDisconnected
 
 _T = TypeVar("_T")
 
-# Largest job of the first thread, and how much larger those of each further thread may be. In bytes of a body, of
-# which a thousand take about a millisecond.
+# Bytes of a body that are parsed in a second, about: what sizes of jobs count in.
+PARSED_PER_SECOND = 1_000_000
+# Largest job of the first thread, and how much larger those of each further thread may be.
 _FIRST_SIZE, _STEP = 1 << 13, 8
 _OLDEST_EVERY = 4
 

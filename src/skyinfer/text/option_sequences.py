@@ -54,6 +54,11 @@ class OptionSequenceBuilder(SequenceBuilder):
     __slots__ = ()
 
     @property
+    def usual_window(self) -> int:
+        """All that a sequence holds of a state, from which no question takes anything."""
+        return self.max_tokens - 2
+
+    @property
     def longest(self) -> int:
         longest_text = max(self.max_head_tokens, LEAST_QUESTION + OPTION_TOKENS + 1)
         return max(self.max_tokens, longest_text + _BRACKETS)
