@@ -405,9 +405,9 @@ def test_paths_of_every_kind(checkpoint: Path) -> None:
 def test_users_see_what_is_meant_for_them(model: skyinfer.Model) -> None:
     compiled = model.compile(QUESTIONS)
     for value, documented in (
-        (model, {"activations", "architecture", "compile", "config", "decide", "decide_long", "decide_many", "encode", "engine", "isa",
-                 "logits", "name", "path", "threads"}),
-        (compiled, {"activations", "architecture", "arrays", "batches", "ids", "logits", "long", "many", "offsets", "probabilities",
+        (model, {"activations", "architecture", "compile", "config", "decide", "decide_long", "decide_many", "encode",
+                 "engine", "isa", "logits", "name", "path", "threads"}),
+        (compiled, {"activations", "arrays", "batches", "ids", "logits", "long", "many", "offsets", "probabilities",
                     "run_tokens", "sequences", "step", "step_many"}),
     ):  # fmt: skip
         shown = {name for name in dir(value) if not name.startswith("__")}
