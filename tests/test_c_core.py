@@ -31,7 +31,7 @@ def expect_all_checks(checks: dict[str, set[str]], *isas: str) -> None:
     kernels, whole = {"gemm", "layer_norm", "attention", "widen_f16"}, {"model", "questions", "callers", "modes"}
     for isa in isas:
         assert checks.get(isa, set()) >= kernels | whole, (isa, checks)
-    assert checks["portable"] >= {"numbers", "packers", "handles", "tensors"}
+    assert checks["portable"] >= {"numbers", "packers", "handles", "tensors", "answers"}
     assert checks["games"] == {"trace", "copies", "truth", "pilot", "extremes"}
 
 

@@ -1,5 +1,5 @@
 /* Questions of the core by themselves: layouts against their rule, passes of any mixture against sky_run of each sequence alone,
- * probabilities against double precision, and what is refused. Prints one line a check; exits 1 at the first fault. */
+ * probabilities and answers about many states against double precision, and what is refused. Prints one line a check; exits 1 at the first fault. */
 #include "counting.h"
 #include "painted.h"
 
@@ -148,10 +148,91 @@ static void check_questions(const char *isa)
     printf("ok      %-9s questions\n", isa);
 }
 
+/* Arrays of answers about states of several lengths against the formulas in double precision: those of the Laya runtime for labels,
+ * values and cuts, and for confidence those of System One (choice: max(0, (p_max - 1/n) / (1 - 1/n)); score: max(0, 1 - D/D_uniform),
+ * D the mean distance from the mode, D_uniform that of the uniform distribution from the middle). */
+static void check_answers(void)
+{
+    enum { N = 4, OPTIONS = 12, STATES = 50 };
+    static const int32_t token_offsets[N + 1] = {0, 6, 12, 20, 22}, marker_offsets[N + 1] = {0, 4, 9, 11, 12};
+    static const int32_t markers[OPTIONS] = {2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 0}, max_tokens[N] = {40, 13, 12, 30};
+    static const int32_t options[OPTIONS] = {2, 0, 3, 1, 0, 1, 2, 3, 4, 1, 0, 0}; /* in the order of the answer */
+    static const int32_t types[N] = {SKY_QUESTION_CHOICE, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_QUESTION_CHOICE};
+    static const double temperatures[N] = {1, 0.5, 2.5, 5};
+    int32_t ids[22] = {0};
+    const sky_question_list list = {N, 3, ids, token_offsets, markers, marker_offsets, options, types, max_tokens};
+    sky_questions *q;
+    expect(sky_questions_create(NULL, &list, &q) == SKY_OK, "answers", "questions", 0);
+    float logits[STATES * OPTIONS], p[STATES * OPTIONS + 1], values[STATES * N + 1], confidence[STATES * N + 1];
+    int32_t labels[STATES * N + 1];
+    uint8_t truncated[STATES * N + 1];
+    int64_t lengths[STATES];
+    double scratch[OPTIONS];
+    const sky_answers out = {p, labels, values, confidence, truncated};
+    seed = 9;
+    for (int s = 0; s < STATES; s++) {
+        lengths[s] = s; /* of which 33, 6, 3 and 27 have room: max_tokens less the prefix and [SEP] */
+        for (int k = 0; k < OPTIONS; k++)
+            logits[s * OPTIONS + k] = 8 * noise();
+    }
+    for (int k = 0; k < OPTIONS; k++) { /* equal ones; and such as float cannot tell from certain, and from impossible */
+        logits[k] = 1;
+        logits[OPTIONS + k] = k % 2 ? 300 : -300;
+    }
+    p[STATES * OPTIONS] = values[STATES * N] = confidence[STATES * N] = canary;
+    labels[STATES * N] = truncated[STATES * N] = 77;
+    const long before = n_allocations;
+    expect(sky_write_answers(q, logits, lengths, STATES, temperatures, scratch, &out) == STATES, "answers", "all states", 0);
+    expect(n_allocations == before, "answers", "sky_write_answers allocated", 0);
+    for (int s = 0; s < STATES; s++)
+        for (int i = 0; i < N; i++) {
+            const int begin = marker_offsets[i], n = marker_offsets[i + 1] - begin, at = s * N + i;
+            double own[8], total = 0, mean = 0, spread = 0, uniform = 0;
+            int best = 0;
+            for (int k = 0; k < n; k++)
+                total += exp(logits[s * OPTIONS + begin + k] / temperatures[i]);
+            for (int k = 0; k < n; k++)
+                own[options[begin + k]] = exp(logits[s * OPTIONS + begin + k] / temperatures[i]) / total;
+            for (int k = 0; k < n; k++) {
+                best = own[k] > own[best] * (1 + 1e-12) ? k : best;
+                mean += k * own[k];
+            }
+            for (int k = 0; k < n; k++) {
+                spread += own[k] * abs(k - best);
+                uniform += fabs(k - (n - 1) / 2.0) / n;
+                expect(fabs(p[s * OPTIONS + begin + k] - own[k]) < 1e-7, "answers", "p", s);
+            }
+            const double of_choice = n == 1 ? 1 : fmax(0, (own[best] - 1.0 / n) / (1 - 1.0 / n)), of_score = fmax(0, 1 - spread / uniform);
+            const double value = i == 0 || i == 3 ? own[best] : i == 1 ? mean : own[1];
+            expect(labels[at] == best, "answers", "label", at);
+            expect(fabs(values[at] - value) < 1e-6, "answers", "value", at);
+            expect(fabs(confidence[at] - (i == 1 ? of_score : of_choice)) < 1e-6, "answers", "confidence", at);
+            expect(truncated[at] == (lengths[s] > max_tokens[i] - (token_offsets[i + 1] - token_offsets[i]) - 1), "answers", "cut", at);
+        }
+    expect(labels[0] == 0 && labels[1] == 0 && labels[2] == 0 && p[0] == 0.25f, "answers", "of equal ones the first", 0);
+    expect(p[STATES * OPTIONS] == canary && values[STATES * N] == canary && confidence[STATES * N] == canary && labels[STATES * N] == 77
+               && truncated[STATES * N] == 77, "answers", "wrote too much", 0);
+
+    /* a score that is not finite: its number, those before it written, it and those after it not */
+    const float faulty[3] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        logits[20 * OPTIONS + 11 - i] = faulty[i];
+        labels[19 * N] = labels[20 * N] = 77;
+        p[21 * OPTIONS] = canary;
+        expect(sky_write_answers(q, logits, lengths, STATES, temperatures, scratch, &out) == 20, "answers", "a faulty score", i);
+        expect(labels[19 * N] != 77 && labels[20 * N] == 77 && p[21 * OPTIONS] == canary, "answers", "beside a faulty score", i);
+        logits[20 * OPTIONS + 11 - i] = 0;
+    }
+    expect(sky_write_answers(q, logits, lengths, 0, temperatures, scratch, &out) == 0, "answers", "of no state", 0);
+    sky_questions_free(q);
+    printf("ok      portable  answers\n");
+}
+
 int main(void)
 {
     for (int i = 0; sky_isa_name(i); i++)
         if (sky_isa_supported(sky_isa_name(i)))
             check_questions(sky_isa_name(i));
+    check_answers();
     return 0;
 }
