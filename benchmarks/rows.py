@@ -30,7 +30,7 @@ from requests_of import DRONE, flight
 import skyinfer
 
 QUESTIONS = DRONE["questions"]
-# The command where arguments follow the model, and only what it begins with where none do; then the most memory that was
+# The command where arguments follow the model, else only what it begins with; then the most memory that was
 # resident, in kB: of this program alone, where getrusage begins with what its parent had.
 _MEASURED = """
 import re, sys, skyinfer, skyinfer.rows.runs
