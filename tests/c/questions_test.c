@@ -160,7 +160,8 @@ static void check_answers(void)
     static const int32_t types[N] = {SKY_QUESTION_CHOICE, SKY_QUESTION_SCORE, SKY_QUESTION_NOUL, SKY_QUESTION_CHOICE};
     static const double temperatures[N] = {1, 0.5, 2.5, 5};
     int32_t ids[22] = {0};
-    const sky_question_list list = {N, 3, ids, token_offsets, markers, marker_offsets, options, types, max_tokens};
+    const sky_question_list list = {N, 3, ids, token_offsets, markers, marker_offsets, options, types, max_tokens,
+                                    NULL, NULL, 0};
     sky_questions *q;
     expect(sky_questions_create(NULL, &list, &q) == SKY_OK, "answers", "questions", 0);
     float logits[STATES * OPTIONS], p[STATES * OPTIONS + 1], values[STATES * N + 1], confidence[STATES * N + 1];
