@@ -21,8 +21,8 @@ const valuesOf = (name: string): string[] => options.flatMap((option, i) => (opt
 const rounds = Number(valuesOf("--rounds")[0] ?? 300);
 const shipped = fileURLToPath(new URL("../../../src/skyinfer/", import.meta.url));
 const STATE = "vy 0 dx 36 up 9 dn 7 nxt 10 alt ";
-/** States whose answers are compared: those of these altitudes. */
-const COMPARED = 20;
+/** States of a flight whose answers are compared. */
+const COMPARED = 200;
 
 interface Times {
   least: number;
@@ -61,15 +61,26 @@ print(json.dumps(times))`;
   return timesOf(JSON.parse(execFileSync(process.env["PYTHON"] ?? "python3", ["-c", program], { encoding: "utf8" })) as number[]);
 }
 
-/** What Python answers: the probabilities of three questions about each of the compared states, end to end. */
-function reference(): number[] {
+interface Compared {
+  states: string[];
+  /** Python's: the probabilities of three questions about each state, end to end. */
+  p: number[];
+}
+
+/** Every fifth frame of a flight with the teacher at the controls, and what Python answers. */
+function reference(): Compared {
   const program = `
 import json
 import skyinfer
-from skyinfer.games.flappy import QUESTIONS
-compiled = skyinfer.load().compile(QUESTIONS)
-print(json.dumps([p for i in range(${COMPARED}) for p in compiled.step(f"${STATE}{i}").tolist()]))`;
-  return JSON.parse(execFileSync(process.env["PYTHON"] ?? "python3", ["-c", program], { encoding: "utf8" })) as number[];
+from skyinfer.games.flappy import QUESTIONS, Flappy
+compiled, game, states = skyinfer.load().compile(QUESTIONS), Flappy(7), []
+for frame in range(5 * ${COMPARED}):
+    if frame % 5 == 0:
+        states.append(game.state_text())
+    game.step(game.teacher())
+assert game.alive
+print(json.dumps({"states": states, "p": [p for state in states for p in compiled.step(state).tolist()]}))`;
+  return JSON.parse(execFileSync(process.env["PYTHON"] ?? "python3", ["-c", program], { encoding: "utf8" })) as Compared;
 }
 
 function worst(found: readonly number[], expected: readonly number[]): string {
@@ -77,10 +88,10 @@ function worst(found: readonly number[], expected: readonly number[]): string {
 }
 
 /** Three questions in a page; and how long from its navigation to the first answer. */
-async function inPage(page: Page, url: string, isa: string, rounds: number): Promise<{ times: Times; first: number; p: number[] }> {
+async function inPage(page: Page, url: string, isa: string, rounds: number, states: string[]): Promise<{ times: Times; first: number; p: number[] }> {
   await page.goto(`${url}style.css`);
   const found = await page.evaluate(
-    async ([isa, rounds, state, compared]) => {
+    async ([isa, rounds, state, states]) => {
       const start = performance.timeOrigin;
       const host = "/skyinfer.js";
       const { load, flappy } = (await import(host)) as typeof import("../src/index.js");
@@ -89,7 +100,7 @@ async function inPage(page: Page, url: string, isa: string, rounds: number): Pro
       compiled.step(`${state}32`);
       const first = performance.timeOrigin + performance.now() - start;
       const p: number[] = [];
-      for (let i = 0; i < Number(compared); i++) p.push(...compiled.step(state + i));
+      for (const one of states) p.push(...compiled.step(one));
       const times: number[] = [];
       for (let i = 0; i < Number(rounds); i++) {
         // four calls at a time: a page's clock is coarse
@@ -99,13 +110,13 @@ async function inPage(page: Page, url: string, isa: string, rounds: number): Pro
       }
       return { times, first, p };
     },
-    [isa, String(rounds), STATE, String(COMPARED)] as const,
+    [isa, String(rounds), STATE, states] as const,
   );
   return { ...found, times: timesOf(found.times) };
 }
 
 /** wllama on the same file: its own call for a decision model. */
-async function wllama(page: Page, url: string, directory: string, rounds: number): Promise<{ times: Times; p: number[] }> {
+async function wllama(page: Page, url: string, directory: string, rounds: number, states: string[]): Promise<{ times: Times; p: number[] }> {
   // from the server's own address, so that the model is of the same origin, but without its policy: wllama makes Workers of blobs
   await page.route("**/wllama/**", (route) => {
     const path = new URL(route.request().url()).pathname.replace("/wllama/", "");
@@ -114,27 +125,27 @@ async function wllama(page: Page, url: string, directory: string, rounds: number
   });
   await page.goto(`${url}wllama/page`);
   const found = await page.evaluate(
-    async ([questions, rounds, state, compared]) => {
+    async ([questions, rounds, state, states]) => {
       const script = "/wllama/esm/index.js";
       const { Wllama } = (await import(script)) as { Wllama: new (paths: object, options: object) => any };
       const engine = new Wllama({ default: "/wllama/esm/wasm/wllama.wasm" }, { suppressNativeLog: true });
       await engine.loadModel([await (await fetch("/models/0/s1-pico.gguf")).blob()], { n_threads: 1, n_ctx: 1024, n_batch: 1024, n_ubatch: 1024, embeddings: true });
-      const ask = async (altitude: number): Promise<any> => (await engine.createSystemOne({ state: state + altitude, questions })).answers;
+      const ask = async (state: string): Promise<any> => (await engine.createSystemOne({ state, questions })).answers;
       const p: number[] = [];
-      for (let i = 0; i < Number(compared); i++) {
-        const { action, danger, margin } = await ask(i);
+      for (const one of states) {
+        const { action, danger, margin } = await ask(one);
         const rows = [action.probabilities, { no: 1 - danger.noul, yes: danger.noul }, margin.probabilities];
         p.push(...rows.flatMap((row) => Object.values(row as Record<string, number>)));
       }
       const times: number[] = [];
       for (let i = 0; i < Number(rounds); i++) {
         const before = performance.now();
-        await ask(i % 60);
+        await ask(state + (i % 60));
         times.push(performance.now() - before);
       }
       return { times, p };
     },
-    [flappy.QUESTIONS, rounds, STATE, COMPARED] as const,
+    [flappy.QUESTIONS, rounds, STATE, states] as const,
   );
   return { ...found, times: timesOf(found.times) };
 }
@@ -157,21 +168,21 @@ async function frames(isa: "wasm128" | "wasm128_relaxed"): Promise<Times> {
 }
 
 sizes();
-const expected = reference();
+const { states, p: expected } = reference();
 const [chromium, pages] = await Promise.all([browser(), servePages()]);
 try {
   for (let turn = 0; turn < 2; turn++) {
     row("native step, three questions, AVX2", native("avx2"));
     for (const isa of ["wasm128", "wasm128_relaxed"]) {
       const page = await chromium.newPage();
-      const { times, first, p } = await inPage(page, pages.url, isa, rounds);
+      const { times, first, p } = await inPage(page, pages.url, isa, rounds, states);
       row(`Chromium ${chromium.version()}, three questions, ${isa}`, times, `${worst(p, expected)}; first after ${first.toFixed(0)} ms`);
       await page.close();
     }
     for (const directory of valuesOf("--wllama")) {
       const { version } = JSON.parse(readFileSync(join(directory, "package.json"), "utf8")) as { version: string };
       const page = await (await chromium.newContext()).newPage();
-      const { times, p } = await wllama(page, pages.url, directory, Math.ceil(rounds / 10));
+      const { times, p } = await wllama(page, pages.url, directory, Math.ceil(rounds / 10), states);
       row(`the same Chromium, wllama ${version}`, times, worst(p, expected));
       await page.context().close();
     }
