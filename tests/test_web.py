@@ -49,7 +49,7 @@ def node(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[
 
 def need_packages() -> None:
     need("node")
-    if not (WEB / "node_modules" / "esbuild").is_dir():
+    if not all((WEB / "node_modules" / name).is_dir() for name in ("esbuild", "terser")):
         if os.environ.get("SKYINFER_EXPECT_WEB"):
             pytest.fail("SKYINFER_EXPECT_WEB is set, and web/node_modules is not there")
         pytest.skip("needs the packages of web/package.json: npm ci --prefix web")

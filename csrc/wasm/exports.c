@@ -88,7 +88,7 @@ void EXPORT(sky_web_model_free)(sky_model *model) { sky_model_free(model); }
 /* ---- questions ---- */
 
 /* As sky_questions_create, for n questions. `numbers` are the arrays of sky_question_list end to end: token_offsets,
- * marker_offsets, question_types, max_tokens, token_ids, markers, options. */
+ * marker_offsets, question_types, max_tokens, token_ids, markers, options, and of s2 option_offsets, option_ids. */
 sky_questions *EXPORT(sky_web_questions)(const sky_model *model, int n, int sep_id, const int32_t *numbers)
 {
     sky_question_list list = {.n_questions = n, .sep_id = sep_id};
@@ -99,6 +99,10 @@ sky_questions *EXPORT(sky_web_questions)(const sky_model *model, int n, int sep_
     list.token_ids = list.max_tokens + n;
     list.markers = list.token_ids + list.token_offsets[n];
     list.options = list.markers + list.marker_offsets[n];
+    if (model->params.architecture == SKY_ARCH_S2) {
+        list.option_offsets = list.options + list.marker_offsets[n];
+        list.option_ids = list.option_offsets + list.marker_offsets[n] + 1;
+    }
     sky_questions *questions;
     (void)sky_questions_create(model, &list, &questions); /* a fault is in their message */
     return questions;

@@ -47,6 +47,7 @@ test("requests are laid out as Python lays them out", async () => {
         options: one.options,
         options_distinct: one.optionsDistinct,
         tokens_per_option: one.tokensPerOption,
+        option_ids: one.optionIds,
       }));
       assert.deepEqual(found, sequences, `${model}: ${name}: ${body}`);
       continue;

@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,14 @@ from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 # of all golden models those that a browser reads; WordPiece it refuses
 GOLDEN = [name for name in RECIPES | VARIANTS if name in RECIPES or name.startswith("parallel")]
+# painted of s2, one with more blocks of the decision, heads of another number and hardly any room
+S2: dict[str, dict[str, Any]] = {
+    "s2": {},
+    "s2_tight": {
+        "d_model": 128, "n_heads": 4, "head_layers": 1, "tokenizer": "metaspace", "max_len": 24, "head_max_len": 20,
+        "local_attention": 12, "global_every": 2, "activation": "silu", "seed": 5,
+    },
+}  # fmt: skip
 LAYA_FIELDS = (
     "ids",
     "markers",
@@ -200,6 +208,11 @@ def write_models(directory: Path) -> dict[str, Any]:
         if not path.exists():
             convert(painted(name), path, outtype="f32", name=name)
         models[name] = skyinfer.load(path)
+    for name, settings in S2.items():
+        checkpoint = paint(directory / "painted" / name, **(SIZES["golden"] | {"architecture": "s2"} | settings))
+        path = directory / f"{name}.gguf"
+        convert(checkpoint, path, outtype="f32", name=name, force=True)
+        models[name] = skyinfer.load(path)
     for outtype in ("f16", "bf16", "q8_0"):
         path = directory / f"{outtype}.gguf"
         convert(painted("byte"), path, outtype=outtype, name=outtype, force=True)
@@ -224,9 +237,8 @@ def golden_bodies() -> Iterator[tuple[str, str, str, Any]]:
             yield case["checkpoint"], case["name"], body, case.get("sequences")
 
 
-def random_bodies(rounds: int, seed: int) -> Iterator[tuple[str, str, str, Any]]:
+def random_bodies(rounds: int, seed: int, names: Sequence[str] = (*GOLDEN, *S2)) -> Iterator[tuple[str, str, str, Any]]:
     draw, texts = Draw(seed), JsonText(seed)
-    names = GOLDEN
     for i in range(rounds):
         r = draw.random
         kind = r.randrange(4)
@@ -261,6 +273,8 @@ def write_bodies(path: Path, models: dict[str, Any], rounds: int, seed: int) -> 
         expected = [{field: getattr(sequence, field) for field in LAYA_FIELDS} for sequence in found.values()]
         # what the Laya runtime was recorded to do is the authority where it is known
         assert sequences is None or sequences == expected, case
+        for sequence, fields in zip(found.values(), expected, strict=True):
+            fields["option_ids"] = sequence.option_ids
         lines.write(model=name, name=case, body=body, sequences=expected)
     lines.close()
 
@@ -272,7 +286,8 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
         for case in [*recorded("answers.json")["cases"], *recorded("variants.json")["answers"]]
         if case["checkpoint"] in GOLDEN
     ]
-    cases += [(model, name, body) for model, name, body, _ in random_bodies(rounds, seed + 1)]
+    drawn = [*random_bodies(rounds, seed + 1), *random_bodies(rounds, seed + 2, list(S2))]
+    cases += [(model, name, body) for model, name, body, _ in drawn]
     plain = json.dumps({"state": "The customer asks about a refund of order 20", "questions": PLAIN})
     cases += [(model, "each model", plain) for model in models]
     for name, case, body in cases:

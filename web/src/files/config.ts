@@ -8,10 +8,10 @@ import { QUESTION_TYPES } from "../schema.js";
 import { Float, shownName, type GgufHeader, type TensorInfo, type Value } from "./gguf.js";
 import { TEMPERATURE_NAMES } from "./temperatures.js";
 
-const ARCHITECTURE = "modern-bert";
-const TEMPERATURE_KEY = `${ARCHITECTURE}.decision.temperature.`;
-/** A Laya model, and one that asks for what llama.cpp would compute otherwise; it refuses the second. */
-const LAYA: readonly unknown[] = ["laya", "skyinfer-laya"];
+/** `general.architecture` of s1 and s2, which its keys begin with; in the order of sky_architecture. */
+export const ARCHITECTURES: readonly string[] = ["modern-bert", "skyinfer-s2"];
+/** What `decision.type` may be in each. Of the two kinds of s1 llama.cpp would compute the second otherwise, and refuses it. */
+const DECISION_TYPES: readonly (readonly unknown[])[] = [["laya", "skyinfer-laya"], ["skyinfer-s2"]];
 /** What GGUF files and transformers call each sky_activation, in the order of the core. */
 export const ACTIVATIONS: readonly (readonly string[])[] = [
   ["gelu", "gelu_python", "geglu"],
@@ -45,8 +45,13 @@ const MAX_TOKENS = 1 << 17;
 const LEAST_F32 = 2 ** -126;
 const MOST_F32 = (2 - 2 ** -23) * 2 ** 127;
 
-/** Sizes and constants of a Laya decision model. */
+/** Sizes and constants of a decision model. */
 export interface ModelConfig {
+  /**
+   * "modern-bert": s1, a Laya model, which has question, options and state in one sequence. "skyinfer-s2": s2, which encodes the
+   * state once, and each option with its question.
+   */
+  architecture: string;
   /** What the file calls itself, or its stem. */
   name: string;
   nLayers: number;
@@ -99,15 +104,17 @@ export function configOf(header: GgufHeader, tensorsOf: (config: ModelConfig) =>
     found.shape = shape;
   }
   for (const name of header.tensors.keys())
-    if (!expected.has(name)) throw new FormatError(`${header.path}: tensor ${shownName(name)} is unknown to a Laya model`);
+    if (!expected.has(name))
+      throw new FormatError(`${header.path}: tensor ${shownName(name)} is unknown to ${isS2(config.architecture) ? "an s2" : "a Laya"} model`);
   return config;
 }
 
 function readConfig(header: GgufHeader): ModelConfig {
   const keys = new Keys(header);
   keys.checkDialect();
+  const { architecture } = keys;
   const nBlocks = keys.whole("block_count", 1, MAX_BLOCKS);
-  const nDecisionBlocks = keys.whole("decision.block_count", 0, nBlocks - 1);
+  const nDecisionBlocks = keys.whole("decision.block_count", Number(isS2(architecture)), nBlocks - 1);
   const nLayers = nBlocks - nDecisionBlocks;
   const dModel = keys.whole("embedding_length", 2, MAX_D_MODEL);
   const nHeads = keys.uniform("attention.head_count", nBlocks, dModel);
@@ -139,6 +146,7 @@ function readConfig(header: GgufHeader): ModelConfig {
   const clsKey = ["tokenizer.ggml.cls_token_id", "tokenizer.ggml.bos_token_id"].find((key) => keys.get(key) !== undefined);
   const maxTokens = keys.whole("decision.max_tokens", 1, MAX_TOKENS, DEFAULT_MAX_TOKENS);
   return {
+    architecture,
     name: keys.text("general.name", stem(header.path) || "model"),
     nLayers,
     nDecisionBlocks,
@@ -164,6 +172,10 @@ function readConfig(header: GgufHeader): ModelConfig {
   };
 }
 
+export function isS2(architecture: string): boolean {
+  return architecture !== ARCHITECTURES[0];
+}
+
 function withoutOnes(shape: number[]): number[] {
   return shape.filter((n) => n !== 1);
 }
@@ -179,10 +191,16 @@ function stem(path: string): string {
 
 /** Typed access to metadata. Names without a room of their own are the architecture's. */
 class Keys {
-  constructor(private readonly header: GgufHeader) {}
+  /** s1's where the file's own is none of ours. */
+  readonly architecture: string;
+
+  constructor(private readonly header: GgufHeader) {
+    const stated = header.metadata.get("general.architecture");
+    this.architecture = ARCHITECTURES.find((known) => known === stated) ?? ARCHITECTURES[0]!;
+  }
 
   private full(name: string): string {
-    return /^(general|tokenizer|split)\./.test(name) ? name : `${ARCHITECTURE}.${name}`;
+    return /^(general|tokenizer|split)\./.test(name) ? name : `${this.architecture}.${name}`;
   }
 
   get(name: string): Value | undefined {
@@ -197,23 +215,29 @@ class Keys {
     throw new FormatError(`${this.header.path}: ${what}; convert the original checkpoint with \`skyinfer convert\` instead`);
   }
 
-  /** Refuses, by name, what is not llama.cpp's form of a Laya model. */
+  /** Refuses, by name, what is neither llama.cpp's form of a Laya model nor an s2 model. */
   checkDialect(): void {
-    if ([...this.header.metadata.keys()].some((key) => key.startsWith("ggmlc.")))
+    const names = [...this.header.metadata.keys()];
+    if (names.some((key) => key.startsWith("ggmlc.")))
       this.refuse("a Laya GGUF in the ggmlc format (a compiled graph), which only ggmlc runs");
     const architecture = this.text("general.architecture", "");
     if (architecture === "laya") this.refuse('a Laya GGUF of architecture "laya" (ZeroDegress), which its own runtimes read');
     if (!architecture) this.fail("general.architecture", "is missing");
-    if (architecture !== ARCHITECTURE)
-      this.fail("general.architecture", `expected ${ARCHITECTURE}, found ${shownName(architecture)}`);
-    if (this.get("decision.type") === undefined && this.get("decision.block_count") === undefined)
+    if (!ARCHITECTURES.includes(architecture))
+      this.fail("general.architecture", `expected ${ARCHITECTURES.join(" or ")}, found ${shownName(architecture)}`);
+    for (const other of ARCHITECTURES) {
+      const strange = other === architecture ? undefined : names.find((key) => key.startsWith(`${other}.`));
+      if (strange) this.fail("general.architecture", `is ${architecture}, and key ${shownName(strange)} is ${other}'s`);
+    }
+    if (!isS2(architecture) && this.get("decision.type") === undefined && this.get("decision.block_count") === undefined)
       this.refuse(
         "a ModernBERT backbone without a decision head (key modern-bert.decision.type is missing; the head may lie beside it " +
           "as laya-head.safetensors)",
       );
     if (this.get("decision.type") === undefined) this.fail("decision.type", "is missing");
     const type = this.get("decision.type");
-    if (!LAYA.includes(type)) this.fail("decision.type", `expected ${LAYA.join(" or ")}, found ${shownName(String(type))}`);
+    const types = DECISION_TYPES[ARCHITECTURES.indexOf(architecture)]!;
+    if (!types.includes(type)) this.fail("decision.type", `expected ${types.join(" or ")}, found ${shownName(String(type))}`);
     if (this.whole("split.count", 0, 1 << 16, 1) > 1)
       this.fail("split.count", "the file is one part of a split model; merge the parts first");
   }
@@ -262,6 +286,8 @@ class Keys {
     const value = this.text(name, OPTION_LAYOUTS[0]!);
     if (!OPTION_LAYOUTS.includes(value))
       this.fail(name, `${shownName(value)} is not supported (${OPTION_LAYOUTS.join(" and ")} are)`);
+    if (isS2(this.architecture) && value !== OPTION_LAYOUTS[0])
+      this.fail(name, `${value} is of models that have their options in one sequence, and this one has not`);
     return value;
   }
 
@@ -339,8 +365,9 @@ class Keys {
   /** In the file's order. A name that no question looks up is nobody's temperature, and is left out. */
   temperatures(): Map<string, number> {
     const out = new Map<string, number>(QUESTION_TYPES.map((kind) => [kind, 1]));
+    const stem = this.full("decision.temperature.");
     for (const key of this.header.metadata.keys()) {
-      const name = key.startsWith(TEMPERATURE_KEY) ? key.slice(TEMPERATURE_KEY.length) : "";
+      const name = key.startsWith(stem) ? key.slice(stem.length) : "";
       if (TEMPERATURE_NAMES.has(name)) out.set(name, this.number(`decision.temperature.${name}`));
     }
     return out;

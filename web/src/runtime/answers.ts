@@ -86,8 +86,14 @@ export function response(
   return new Map<string, unknown>([
     ["model", model],
     ["answers", new Map(entries)],
-    ["usage", counts({ input_tokens: sequences.reduce((sum, { ids }) => sum + ids.length, 0), output_tokens: 0 })],
+    ["usage", counts({ input_tokens: inputTokens(sequences), output_tokens: 0 })],
   ]);
+}
+
+/** Tokens that the model reads, now or beforehand; where options have sequences of their own, all questions share the state's. */
+function inputTokens(sequences: readonly Sequence[]): number {
+  const read = sequences.flatMap(({ ids, optionIds }, i) => (optionIds ? [...optionIds, ...(i ? [] : [ids])] : [ids]));
+  return read.flat().length;
 }
 
 /** Maps as objects, and the numbers that answers compute as JavaScript's. A label stays what the caller gave. */

@@ -4,7 +4,7 @@
  */
 
 import { FormatError } from "../errors.js";
-import { ACTIVATIONS, OPTION_LAYOUTS, configOf, matrixShape, type ModelConfig } from "../files/config.js";
+import { ACTIVATIONS, ARCHITECTURES, OPTION_LAYOUTS, configOf, isS2, matrixShape, type ModelConfig } from "../files/config.js";
 import { Truncated, parseHeader, type GgufHeader, type TensorInfo } from "../files/gguf.js";
 import { widenQ8 } from "../files/quants.js";
 import type { ByteStream } from "../files/source.js";
@@ -72,9 +72,9 @@ export class Engine {
     const tokenizer = Tokenizer.fromMetadata(header.metadata, config);
     const template = PromptTemplate.fromMetadata(header.metadata, tokenizer);
     header.metadata.clear(); // else it would be in memory beside the weights
-    const longest = options.grow ? longestGrown(config.maxTokens, config.contextTokens) : null;
-    const builder = new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, longest);
-    const model = await pack(stream, core, header, config, options.tokenTableBytes, longest ?? config.maxTokens);
+    const grown = options.grow ? longestGrown(config.maxTokens, config.contextTokens) : null;
+    const builder = new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, grown, isS2(config.architecture));
+    const model = await pack(stream, core, header, config, options.tokenTableBytes, builder.longest);
     return new Engine(header.path, core, config, builder, model, options);
   }
 
@@ -86,6 +86,7 @@ export class Engine {
   /** Prefixes in the core, which puts states behind them and runs them; gives their address. They go with `owner`, or by `release`. */
   prepare(prefixes: readonly Prefix[], owner: object): number {
     const { core, builder } = this;
+    const apart = prefixes.flatMap(({ optionIds }) => optionIds ?? []);
     const numbers = Int32Array.from([
       ...offsetsOf(prefixes.map(({ ids }) => ids)),
       ...offsetsOf(prefixes.map(({ markers }) => markers)),
@@ -94,6 +95,8 @@ export class Engine {
       ...prefixes.flatMap(({ ids }) => ids),
       ...prefixes.flatMap(({ markers }) => markers),
       ...prefixes.flatMap(({ question }) => question.optionOrder ?? [...question.options.keys()]),
+      ...offsetsOf(apart),
+      ...apart.flat(),
     ]);
     const questions = core.with((list) => core.exports.sky_web_questions(this.usable, prefixes.length, builder.sepId, list), numbers);
     const fault = core.textAt(core.exports.sky_web_questions_error(questions));
@@ -181,8 +184,7 @@ async function readHeader(stream: ByteStream): Promise<GgufHeader> {
 /** Sizes as exports.c takes them, for sequences of up to `longest` tokens. */
 function sizesOf(config: ModelConfig, longest: number): Int32Array {
   return Int32Array.of(
-    0, // SKY_ARCH_S1
-    config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
+    ARCHITECTURES.indexOf(config.architecture), config.dModel, config.dFf, config.vocabSize, config.nLayers, config.nHeads, config.nDecisionBlocks,
     config.nDecisionHeads, config.window, longest, ACTIVATIONS.findIndex(([name]) => name === config.activation),
     OPTION_LAYOUTS.indexOf(config.optionLayout),
   );

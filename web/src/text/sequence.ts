@@ -2,7 +2,8 @@
  * From a state and a question to token ids and marker positions; as in Python's sequence.py, whose budgets are the Laya
  * runtime's. Prefixes are laid out here; the core puts states behind them.
  *
- *     [CLS] question [SEP] ([MASK] option)* [SEP] state [SEP]
+ *     [CLS] question [SEP] ([MASK] option)* [SEP] state [SEP]          s1
+ *     [CLS] state [SEP], [CLS] question [SEP] [MASK] option [SEP]      s2, the second for each option
  *
  * Every part is tokenized by itself and the brackets are token ids put between them here, so no text can end its part.
  */
@@ -18,6 +19,8 @@ const OPTION_TOKENS = 48;
 const QUESTION_ROOM = 16;
 const LEAST_OPTION = 4;
 const LEAST_QUESTION = 8;
+/** Tokens of an option's own sequence beside texts and marker: one [CLS], two [SEP]. */
+const BRACKETS = 3;
 /** As many options as the System One API knows; a sequence that may grow has room for them. */
 const MOST_OPTIONS = 255;
 
@@ -34,14 +37,17 @@ export interface Sequence {
   tokensPerOption: number | null;
   /** The model's own `max_tokens`, where the sequence was allowed more for the sake of its options. */
   grownPast: number | null;
+  /** Of s2 the sequence of each option, in slot order, where `markers` are; `ids` is the state's. */
+  optionIds: number[][] | null;
   /** Whether the model does not see the whole state. */
   truncated: boolean;
 }
 
-/** The sequence up to and with the [SEP] in front of the state, for any state. */
+/** The sequence up to and with the [SEP] in front of the state, for any state; in s2 the [CLS] alone. */
 export interface Prefix {
   question: ParsedQuestion;
   ids: number[];
+  optionIds: number[][] | null;
   markers: number[];
   optionsDistinct: number;
   tokensPerOption: number | null;
@@ -64,14 +70,24 @@ export function longestGrown(maxTokens: number, contextTokens: number): number {
 
 /** Lays out sequences for one model. */
 export class SequenceBuilder {
-  /** `longest`: options beyond `maxTokens` are not refused; both limits grow for that question, at most so far. */
+  /**
+   * `grown`: options beyond `maxTokens` are not refused; both limits grow for that question, at most so far. `isApart`: options
+   * have sequences of their own, as in s2; then none takes another's room, and none is refused.
+   */
   constructor(
     private readonly tokenizer: Tokenizer,
     private readonly template: PromptTemplate,
     private readonly maxTokens: number,
     private readonly maxHeadTokens: number,
-    private readonly longest: number | null,
+    private readonly grown: number | null,
+    private readonly isApart = false,
   ) {}
+
+  /** Tokens of the longest sequence that is ever laid out. */
+  get longest(): number {
+    if (!this.isApart) return this.grown ?? this.maxTokens;
+    return Math.max(this.maxTokens, Math.max(this.maxHeadTokens, LEAST_QUESTION + OPTION_TOKENS + 1) + BRACKETS);
+  }
 
   /** The token that closes a sequence. */
   get sepId(): number {
@@ -88,7 +104,7 @@ export class SequenceBuilder {
    * Lays out the question and its options, in slot order, within `max_head_tokens`.
    *
    * Options keep 48 tokens of text each. Where that leaves fewer than 16 tokens for the question, all are cut to an even share
-   * (at least 4, marker included); the question then gets what is left, at least 8 tokens.
+   * (at least 4, marker included); the question then gets what is left, at least 8 tokens. In s2 it gets what each option leaves.
    *
    * @throws RequestError a text cannot be tokenized, or a marker falls beyond `max_tokens` and may not.
    */
@@ -96,9 +112,9 @@ export class SequenceBuilder {
     const { tokenizer, template } = this;
     const { type } = question;
     const loc: PathPart[] = ["questions", question.id];
-    const most = this.longest ?? this.maxTokens;
+    const most = this.longest;
     const n = question.options.length;
-    if (n >= most)
+    if (n >= most && !this.isApart)
       throw new RequestError([...loc, "criteria"], `${n} options do not fit in the model's ${most} tokens; use fewer options`);
     const encode = (text: string, at: PathPart[]) => tokensOf(() => tokenizer.encodeRepeated(text), at);
     const asked = encode(template.question(type, question.instructions), [...loc, "instructions"]);
@@ -108,11 +124,12 @@ export class SequenceBuilder {
       return [tokenizer.maskId, ...(tokenizer.keepsTail ? ids.slice(-OPTION_TOKENS) : ids.slice(0, OPTION_TOKENS))];
     });
 
+    if (this.isApart) return this.layOutApart(question, asked, options);
     let found = this.layOut(question, asked, options, 0);
-    if (found.markers.at(-1)! >= found.maxTokens && this.longest !== null) {
+    if (found.markers.at(-1)! >= found.maxTokens && this.grown !== null) {
       // room for the whole options, and for as much of the question as any question may have
       const wanted = total(options) + Math.max(QUESTION_ROOM, Math.min(asked.length, this.maxHeadTokens));
-      const grown = Math.min(wanted - this.maxHeadTokens, this.longest - this.maxTokens);
+      const grown = Math.min(wanted - this.maxHeadTokens, most - this.maxTokens);
       found = this.layOut(question, asked, options, Math.max(0, grown));
     }
     if (found.markers.at(-1)! >= found.maxTokens) {
@@ -144,8 +161,17 @@ export class SequenceBuilder {
       ids.push(...option);
     }
     ids.push(sepId);
-    const optionsDistinct = new Set(options.map(String)).size;
-    return { question, ids, markers, optionsDistinct, tokensPerOption, maxTokens: this.maxTokens + grown };
+    return { question, ids, optionIds: null, markers, optionsDistinct: distinct(options), tokensPerOption, maxTokens: this.maxTokens + grown };
+  }
+
+  /** Each option with its question. */
+  private layOutApart(question: ParsedQuestion, asked: readonly number[], options: number[][]): Prefix {
+    const { maxTokens, maxHeadTokens } = this;
+    const { clsId, sepId } = this.tokenizer;
+    const fronts = options.map(({ length }) => [clsId, ...asked.slice(0, Math.max(LEAST_QUESTION, maxHeadTokens - length)), sepId]);
+    const optionIds = options.map((option, i) => [...fronts[i]!, ...option, sepId]);
+    const markers = fronts.map(({ length }) => length);
+    return { question, ids: [clsId], optionIds, markers, optionsDistinct: distinct(optionIds), tokensPerOption: null, maxTokens };
   }
 
   /** The whole sequence, of whose state the core kept some tokens. */
@@ -158,10 +184,15 @@ export class SequenceBuilder {
       options: prefix.markers.length,
       optionsDistinct: prefix.optionsDistinct,
       tokensPerOption: prefix.tokensPerOption,
+      optionIds: prefix.optionIds,
       grownPast: prefix.maxTokens > this.maxTokens ? this.maxTokens : null,
       truncated: used < nState,
     };
   }
+}
+
+function distinct(lists: readonly (readonly number[])[]): number {
+  return new Set(lists.map(String)).size;
 }
 
 function total(options: readonly (readonly number[])[]): number {
