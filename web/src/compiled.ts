@@ -4,15 +4,20 @@ import { RequestError } from "./errors.js";
 import { entriesOf, kindOf } from "./json.js";
 import { faultyWeights, inOptionOrder, response, toPlain, type Answered } from "./runtime/answers.js";
 import { offsetsOf, type Engine } from "./runtime/engine.js";
-import type { Json, ParsedQuestion, Response } from "./schema.js";
+import { thresholdsOf, type Thresholds } from "./runtime/thresholds.js";
+import type { Json, MinConfidence, ParsedQuestion, Response } from "./schema.js";
 import { stateTokens, type Prefix, type Sequence, type StateTokens } from "./text/sequence.js";
 
 export interface DecideOptions {
   /** Overrides what the model was loaded with, for this call. */
   temperatureClamp?: boolean;
+  /** Marks answers that are less probable; a number, or thresholds by type and number of options (docs/requests.md). */
+  minConfidence?: MinConfidence | null;
   /** Adds `micros`, the wall time of the call in microseconds. */
   timing?: boolean;
 }
+
+const FIELD = "minConfidence";
 
 /** Typed questions, tokenized for one model. Made by `Model.compile`. */
 export class CompiledQuestions {
@@ -58,9 +63,9 @@ export class CompiledQuestions {
   }
 
   /** The same as a JSON object: Maps in the order received. */
-  answer(state: Json, options: DecideOptions = {}): Map<string, unknown> {
+  answer(state: Json, options: DecideOptions = {}, thresholds = thresholdsOf(options.minConfidence, FIELD)): Map<string, unknown> {
     const tokens = this.read(state);
-    return this.respond(tokens, this.run([tokens])[0]!, options);
+    return this.respond(tokens, this.run([tokens])[0]!, options, thresholds);
   }
 
   /**
@@ -72,6 +77,7 @@ export class CompiledQuestions {
   many(states: Iterable<Json>, options: DecideOptions = {}): Response[] {
     if (typeof states === "string" || entriesOf(states) || typeof states?.[Symbol.iterator] !== "function")
       throw new RequestError(["states"], `must be a list of states, not ${kindOf(states)}`);
+    const thresholds = thresholdsOf(options.minConfidence, FIELD);
     const read = Array.from(states, (state, i) => {
       try {
         return this.read(state);
@@ -80,7 +86,7 @@ export class CompiledQuestions {
         throw error;
       }
     });
-    return this.run(read).map((row, i) => toPlain(this.respond(read[i]!, row, options)) as Response);
+    return this.run(read).map((row, i) => toPlain(this.respond(read[i]!, row, options, thresholds)) as Response);
   }
 
   /** Raw scores by question id, in the order of the options, before temperature and softmax. */
@@ -135,9 +141,9 @@ export class CompiledQuestions {
     return this.engine.answers(this.usable, row, own);
   }
 
-  private respond(tokens: StateTokens, row: Float32Array, options: DecideOptions): Map<string, unknown> {
+  private respond(tokens: StateTokens, row: Float32Array, options: DecideOptions, thresholds?: Thresholds): Map<string, unknown> {
     const answered = this.answered(row, options.temperatureClamp);
-    return response(this.engine.config.name, this.questions, this.laidOut(tokens), this.offsets, answered);
+    return response(this.engine.config.name, this.questions, this.laidOut(tokens), this.offsets, answered, thresholds);
   }
 
   private get usable(): number {

@@ -6,14 +6,14 @@
 
 export { CompiledQuestions, type DecideOptions } from "./compiled.js";
 export { FormatError, RequestError, SkyinferError, type PathPart } from "./errors.js";
-export type { ModelConfig } from "./files/config.js";
+export type { Architecture, ModelConfig } from "./files/config.js";
 export type { ModelInput, Progress } from "./files/source.js";
 export * as flappy from "./games/flappy.js";
 export { JsonError, JsonNumber, NotJsonError, parseJson, writeJson, type JsonObject, type JsonValue } from "./json.js";
 export { Model, load, type LoadOptions } from "./model.js";
 export { Core, relaxedSupported, type CoreOptions, type Isa, type ModuleInput } from "./runtime/core.js";
 export type {
-  Answer, ChoiceAnswer, ChoiceQuestion, Json, Label, NoulAnswer, NoulQuestion, Question, Questions, QuestionType, Response,
+  Answer, ChoiceAnswer, ChoiceQuestion, Json, Label, MinConfidence, NoulAnswer, NoulQuestion, Question, Questions, QuestionType, Response,
   ScoreAnswer, ScoreQuestion,
 } from "./schema.js";
 export type { Sequence } from "./text/sequence.js";

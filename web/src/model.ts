@@ -2,11 +2,12 @@
 
 import { CompiledQuestions, type DecideOptions } from "./compiled.js";
 import { RequestError } from "./errors.js";
-import type { ModelConfig } from "./files/config.js";
+import type { Architecture, ModelConfig } from "./files/config.js";
 import { openStream, type ModelInput, type Progress } from "./files/source.js";
 import { JsonError, NotJsonError, parseJson, writeJson } from "./json.js";
 import { Core, type CoreOptions, type Isa } from "./runtime/core.js";
 import { Engine } from "./runtime/engine.js";
+import { thresholdsOf } from "./runtime/thresholds.js";
 import { parseQuestions, parseRequest, type Json, type Questions, type Response } from "./schema.js";
 import type { Sequence } from "./text/sequence.js";
 
@@ -15,6 +16,9 @@ const TOKEN_TABLE_BYTES = 16 << 20;
 /** Question sets that `decide` keeps tokenized, and characters of their JSON all together; the last one is kept in any case. */
 const MOST_KEPT = 64;
 const MOST_KEPT_LENGTH = 1 << 20;
+
+/** The field of a request's body that says what `minConfidence` does. */
+const THRESHOLDS = "x_min_confidence";
 
 export interface LoadOptions extends CoreOptions {
   /** Confine temperatures to [0.5, 5] as the Laya runtime does (the default); false takes the file's raw values. */
@@ -66,6 +70,11 @@ export class Model {
     return this.config.name;
   }
 
+  /** "s1" puts each question, its options and the state into one sequence; "s2" reads the state once for all. */
+  get architecture(): Architecture {
+    return this.config.architecture;
+  }
+
   /** The instruction set that this model runs. */
   get isa(): Isa {
     return this.engine.isa;
@@ -109,7 +118,9 @@ export class Model {
       throw error;
     }
     const { state } = parseRequest(parsed);
-    return this.compiled((parsed as Map<string, unknown>).get("questions") as Questions).answer(state, options);
+    const request = parsed as Map<string, unknown>;
+    const thresholds = options.minConfidence === undefined ? thresholdsOf(request.get(THRESHOLDS), THRESHOLDS) : undefined;
+    return this.compiled(request.get("questions") as Questions).answer(state, options, thresholds);
   }
 
   /** Answers the same questions about each state: bit by bit what `decide` gives for one, in fewer forward passes. */

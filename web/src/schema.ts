@@ -50,6 +50,9 @@ export type Question = ChoiceQuestion | ScoreQuestion | NoulQuestion;
 /** By question id. A Map keeps any order; an object moves ids that look like integers to the front. */
 export type Questions = Record<string, Question> | ReadonlyMap<string, unknown>;
 
+/** One threshold in [0, 1], or some by name, as { "choice:3-5": 0.8, default: 0.5 }. */
+export type MinConfidence = number | Record<string, number> | ReadonlyMap<string, number>;
+
 interface Extras {
   /** The state did not fit: tokens it has, tokens the model read. */
   x_truncated?: { state_tokens: number; state_tokens_used: number };
@@ -59,6 +62,9 @@ interface Extras {
   x_grown?: { tokens: number; max_tokens: number };
   /** Fields of the question that mean nothing to skyinfer. */
   x_ignored?: string[];
+  /** Where a least confidence was asked for: the one of this answer, and whether its probability is less. */
+  x_min_confidence?: number;
+  x_abstained?: true;
 }
 
 export interface ChoiceAnswer extends Extras {
@@ -370,7 +376,8 @@ function strip(text: string): string {
   return text.slice(begin, end);
 }
 
-function short(value: unknown): string {
+/** Python's spelling of a value, cut to 60 characters. */
+export function short(value: unknown): string {
   const text = repr(value);
   return text.length <= 60 ? text : `${text.slice(0, 57)}...`;
 }

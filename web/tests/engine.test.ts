@@ -11,8 +11,9 @@ interface Case {
   model: string;
   name: string;
   body: string;
-  response: string;
-  logits: Record<string, number[]>;
+  response?: string;
+  logits?: Record<string, number[]>;
+  refused?: { loc: unknown[]; reason: string };
 }
 
 const cases = lines<Case>("answers");
@@ -29,9 +30,17 @@ for (const isa of isas) {
   };
 
   test(`${isa}: answers are Python's`, async () => {
-    for (const { model: name, name: what, body, response, logits } of cases) {
+    for (const { model: name, name: what, body, response, logits, refused } of cases) {
       const model = await modelOf(name);
       assert.equal(model.isa, isa);
+      assert.equal(model.architecture, name.slice(0, 2) === "s2" ? "s2" : "s1");
+      if (!response || !logits) {
+        assert.throws(() => model.decideText(body), (error) => {
+          assert.deepEqual({ loc: (error as RequestError).loc, reason: (error as RequestError).reason }, refused, body);
+          return true;
+        });
+        continue;
+      }
       near(parseJson(model.decideText(body)), parseJson(response), what);
       const { state, questions } = Object.fromEntries(parseJson(body) as Map<string, unknown>) as never;
       const found = model.logits(state, questions);
@@ -63,6 +72,26 @@ for (const isa of isas) {
     assert.throws(() => compiled.many(["a", null]), (error) => error instanceof RequestError && error.loc[1] === 1);
   });
 }
+
+test("answers below a least confidence are marked, whoever asks", async () => {
+  const model = await load(modelBytes("byte"), { module: moduleBytes("wasm128") });
+  const questions = { q: { type: "choice", instructions: "Which?", criteria: ["x", "y"] } } as const;
+  const { probabilities } = model.decide("a", questions).answers["q"] as any;
+  const top = Math.max(probabilities.x, probabilities.y);
+  const compiled = model.compile(questions);
+  for (const minConfidence of [top - 1e-9, top + 1e-9, { "choice:2": top + 1e-9 }, new Map([["choice:3-5", 1]])]) {
+    const isBelow = typeof minConfidence === "number" ? top < minConfidence : "choice:2" in minConfidence;
+    const { q } = model.decide("a", questions, { minConfidence }).answers as any;
+    assert.equal(q.x_abstained, isBelow || undefined);
+    assert.equal(typeof q.x_min_confidence, "number");
+    assert.deepEqual(compiled.decide("a", { minConfidence }).answers["q"], q);
+    assert.deepEqual(compiled.many(["a"], { minConfidence })[0]!.answers["q"], q);
+    assert.deepEqual(model.decideMany(["a"], questions, { minConfidence })[0]!.answers["q"], q);
+  }
+  const isRefused = (error: unknown): boolean => error instanceof RequestError && error.loc[0] === "minConfidence";
+  assert.throws(() => model.decide("a", questions, { minConfidence: 2 }), isRefused);
+  assert.throws(() => compiled.many(["a"], { minConfidence: {} }), isRefused);
+});
 
 test("questions give their memory back: kept ones when others come, compiled ones when they are freed", async () => {
   const model = await load(modelBytes("byte"), { module: moduleBytes("wasm128") });

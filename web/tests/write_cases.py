@@ -34,6 +34,7 @@ from skyinfer.files.activations import ACTIVATIONS
 from skyinfer.files.conversion import convert
 from skyinfer.files.gguf import GGUFFile
 from skyinfer.files.tensors import without_ones
+from skyinfer.runtime.thresholds import thresholds_of
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 # of all golden models those that a browser reads; WordPiece it refuses
@@ -279,6 +280,13 @@ def write_bodies(path: Path, models: dict[str, Any], rounds: int, seed: int) -> 
     lines.close()
 
 
+THRESHOLDS: list[Any] = [
+    None, 0, 1, 0.7, 1.0, 1e-9, {"default": 0.9}, {"choice:2": 0.9, "choice:3-5": 0.4, "score:3-5": 1, "noul:2": 0.99},
+    {"choice:11+": 0.5, "score:6-10": 0.1, "default": 0}, -0.1, 1.01, float("nan"), True, "0.5", [], [0.5], {}, 10**30,
+    {"choice": 0.5}, {"noul:2": "0.5"}, {"noul:2": None}, {"default": -1}, {"choice:3_5": 0.5}, {"": 0.5},
+]  # fmt: skip
+
+
 def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) -> None:
     lines = Lines(path)
     cases = [
@@ -288,14 +296,21 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
     ]
     drawn = [*random_bodies(rounds, seed + 1), *random_bodies(rounds, seed + 2, list(S2))]
     cases += [(model, name, body) for model, name, body, _ in drawn]
-    plain = json.dumps({"state": "The customer asks about a refund of order 20", "questions": PLAIN})
-    cases += [(model, "each model", plain) for model in models]
+    plain = {"state": "The customer asks about a refund of order 20", "questions": PLAIN}
+    cases += [(model, "each model", json.dumps(plain)) for model in models]
+    cases += [("byte", "thresholds", json.dumps(plain | {"x_min_confidence": least})) for least in THRESHOLDS]
     for name, case, body in cases:
         if body is None:
             continue
         request = json.loads(body)
+        least = request.get("x_min_confidence")
         try:
-            response = models[name].decide(request["state"], request["questions"])
+            thresholds_of(least, "x_min_confidence")
+        except RequestError as error:
+            lines.write(model=name, name=case, body=body, refused={"loc": list(error.loc), "reason": error.message})
+            continue
+        try:
+            response = models[name].decide(request["state"], request["questions"], min_confidence=least)
             logits = models[name].logits(request["state"], request["questions"])
         except RequestError:
             continue

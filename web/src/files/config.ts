@@ -8,8 +8,11 @@ import { QUESTION_TYPES } from "../schema.js";
 import { Float, shownName, type GgufHeader, type TensorInfo, type Value } from "./gguf.js";
 import { TEMPERATURE_NAMES } from "./temperatures.js";
 
-/** `general.architecture` of s1 and s2, which its keys begin with; in the order of sky_architecture. */
-export const ARCHITECTURES: readonly string[] = ["modern-bert", "skyinfer-s2"];
+export type Architecture = "s1" | "s2";
+/** In the order of sky_architecture. */
+export const ARCHITECTURES: readonly Architecture[] = ["s1", "s2"];
+/** `general.architecture` of each, which its keys begin with. */
+const GGUF_ARCHITECTURES: readonly string[] = ["modern-bert", "skyinfer-s2"];
 /** What `decision.type` may be in each. Of the two kinds of s1 llama.cpp would compute the second otherwise, and refuses it. */
 const DECISION_TYPES: readonly (readonly unknown[])[] = [["laya", "skyinfer-laya"], ["skyinfer-s2"]];
 /** What GGUF files and transformers call each sky_activation, in the order of the core. */
@@ -47,11 +50,8 @@ const MOST_F32 = (2 - 2 ** -23) * 2 ** 127;
 
 /** Sizes and constants of a decision model. */
 export interface ModelConfig {
-  /**
-   * "modern-bert": s1, a Laya model, which has question, options and state in one sequence. "skyinfer-s2": s2, which encodes the
-   * state once, and each option with its question.
-   */
-  architecture: string;
+  /** A Laya model has question, options and state in one sequence; s2 encodes the state once, and each option with its question. */
+  architecture: Architecture;
   /** What the file calls itself, or its stem. */
   name: string;
   nLayers: number;
@@ -105,7 +105,7 @@ export function configOf(header: GgufHeader, tensorsOf: (config: ModelConfig) =>
   }
   for (const name of header.tensors.keys())
     if (!expected.has(name))
-      throw new FormatError(`${header.path}: tensor ${shownName(name)} is unknown to ${isS2(config.architecture) ? "an s2" : "a Laya"} model`);
+      throw new FormatError(`${header.path}: tensor ${shownName(name)} is unknown to ${config.architecture === "s1" ? "a Laya" : "an s2"} model`);
   return config;
 }
 
@@ -114,7 +114,7 @@ function readConfig(header: GgufHeader): ModelConfig {
   keys.checkDialect();
   const { architecture } = keys;
   const nBlocks = keys.whole("block_count", 1, MAX_BLOCKS);
-  const nDecisionBlocks = keys.whole("decision.block_count", Number(isS2(architecture)), nBlocks - 1);
+  const nDecisionBlocks = keys.whole("decision.block_count", Number(architecture === "s2"), nBlocks - 1);
   const nLayers = nBlocks - nDecisionBlocks;
   const dModel = keys.whole("embedding_length", 2, MAX_D_MODEL);
   const nHeads = keys.uniform("attention.head_count", nBlocks, dModel);
@@ -172,10 +172,6 @@ function readConfig(header: GgufHeader): ModelConfig {
   };
 }
 
-export function isS2(architecture: string): boolean {
-  return architecture !== ARCHITECTURES[0];
-}
-
 function withoutOnes(shape: number[]): number[] {
   return shape.filter((n) => n !== 1);
 }
@@ -191,16 +187,18 @@ function stem(path: string): string {
 
 /** Typed access to metadata. Names without a room of their own are the architecture's. */
 class Keys {
-  /** s1's where the file's own is none of ours. */
-  readonly architecture: string;
+  /** s1 where the file's own is none. */
+  readonly architecture: Architecture;
+  private readonly index: number;
 
   constructor(private readonly header: GgufHeader) {
     const stated = header.metadata.get("general.architecture");
-    this.architecture = ARCHITECTURES.find((known) => known === stated) ?? ARCHITECTURES[0]!;
+    this.index = Math.max(0, GGUF_ARCHITECTURES.findIndex((known) => known === stated));
+    this.architecture = ARCHITECTURES[this.index]!;
   }
 
   private full(name: string): string {
-    return /^(general|tokenizer|split)\./.test(name) ? name : `${this.architecture}.${name}`;
+    return /^(general|tokenizer|split)\./.test(name) ? name : `${GGUF_ARCHITECTURES[this.index]}.${name}`;
   }
 
   get(name: string): Value | undefined {
@@ -223,20 +221,20 @@ class Keys {
     const architecture = this.text("general.architecture", "");
     if (architecture === "laya") this.refuse('a Laya GGUF of architecture "laya" (ZeroDegress), which its own runtimes read');
     if (!architecture) this.fail("general.architecture", "is missing");
-    if (!ARCHITECTURES.includes(architecture))
-      this.fail("general.architecture", `expected ${ARCHITECTURES.join(" or ")}, found ${shownName(architecture)}`);
-    for (const other of ARCHITECTURES) {
+    if (!GGUF_ARCHITECTURES.includes(architecture))
+      this.fail("general.architecture", `expected ${GGUF_ARCHITECTURES.join(" or ")}, found ${shownName(architecture)}`);
+    for (const other of GGUF_ARCHITECTURES) {
       const strange = other === architecture ? undefined : names.find((key) => key.startsWith(`${other}.`));
       if (strange) this.fail("general.architecture", `is ${architecture}, and key ${shownName(strange)} is ${other}'s`);
     }
-    if (!isS2(architecture) && this.get("decision.type") === undefined && this.get("decision.block_count") === undefined)
+    if (this.architecture === "s1" && this.get("decision.type") === undefined && this.get("decision.block_count") === undefined)
       this.refuse(
         "a ModernBERT backbone without a decision head (key modern-bert.decision.type is missing; the head may lie beside it " +
           "as laya-head.safetensors)",
       );
     if (this.get("decision.type") === undefined) this.fail("decision.type", "is missing");
     const type = this.get("decision.type");
-    const types = DECISION_TYPES[ARCHITECTURES.indexOf(architecture)]!;
+    const types = DECISION_TYPES[this.index]!;
     if (!types.includes(type)) this.fail("decision.type", `expected ${types.join(" or ")}, found ${shownName(String(type))}`);
     if (this.whole("split.count", 0, 1 << 16, 1) > 1)
       this.fail("split.count", "the file is one part of a split model; merge the parts first");
@@ -286,7 +284,7 @@ class Keys {
     const value = this.text(name, OPTION_LAYOUTS[0]!);
     if (!OPTION_LAYOUTS.includes(value))
       this.fail(name, `${shownName(value)} is not supported (${OPTION_LAYOUTS.join(" and ")} are)`);
-    if (isS2(this.architecture) && value !== OPTION_LAYOUTS[0])
+    if (this.architecture !== "s1" && value !== OPTION_LAYOUTS[0])
       this.fail(name, `${value} is of models that have their options in one sequence, and this one has not`);
     return value;
   }

@@ -7,7 +7,8 @@ import { QUESTION_TYPES, type QuestionType } from "../schema.js";
 
 /** Bounds of the Laya runtime's clamp. */
 const CLAMP = [0.5, 5.0] as const;
-const BUCKETS = ["2", "3_5", "6_10", "11"];
+/** Numbers of options that share a temperature. */
+export const BUCKETS: readonly string[] = ["2", "3_5", "6_10", "11"];
 
 /** Every name that a temperature can have: "choice", "choice.2", and so on. */
 export const TEMPERATURE_NAMES: ReadonlySet<string> = new Set(

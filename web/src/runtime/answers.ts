@@ -6,6 +6,7 @@
 import { FormatError } from "../errors.js";
 import type { Label, ParsedQuestion } from "../schema.js";
 import type { Sequence } from "../text/sequence.js";
+import type { Thresholds } from "./thresholds.js";
 import { JsonNumber, floatText, numberText } from "../json.js";
 
 /** What the core makes of scores: probabilities in the order of the options; label, value and confidence of each question. */
@@ -43,7 +44,13 @@ export function nameOf(label: Label): string {
  * The typed answer to one question. `p`: the probability of each option, in their order; `found`: which one is the most probable,
  * the mean level of a score, and the confidence. `sequence` adds what had to be cut.
  */
-function answer(question: ParsedQuestion, sequence: Sequence, p: Float64Array, found: Float64Array): Map<string, unknown> {
+function answer(
+  question: ParsedQuestion,
+  sequence: Sequence,
+  p: Float64Array,
+  found: Float64Array,
+  thresholds: Thresholds | undefined,
+): Map<string, unknown> {
   const { options, type } = question;
   const [label, value, confidence] = found as unknown as [number, number, number];
   const out = new Map<string, unknown>([["type", type]]);
@@ -64,6 +71,11 @@ function answer(question: ParsedQuestion, sequence: Sequence, p: Float64Array, f
   if (sequence.grownPast !== null)
     out.set("x_grown", counts({ tokens: sequence.ids.length, max_tokens: sequence.grownPast }));
   if (question.ignored.length > 0) out.set("x_ignored", question.ignored);
+  if (thresholds) {
+    const least = thresholds(type, options.length);
+    out.set("x_min_confidence", float(least));
+    if (Math.max(...p) < least) out.set("x_abstained", true);
+  }
   return out;
 }
 
@@ -78,10 +90,11 @@ export function response(
   sequences: readonly Sequence[],
   offsets: Int32Array,
   { p, answers }: Answered,
+  thresholds: Thresholds | undefined,
 ): Map<string, unknown> {
   const entries = questions.map((question, i): [string, unknown] => [
     question.id,
-    answer(question, sequences[i]!, p.subarray(offsets[i], offsets[i + 1]), answers.subarray(3 * i)),
+    answer(question, sequences[i]!, p.subarray(offsets[i], offsets[i + 1]), answers.subarray(3 * i), thresholds),
   ]);
   return new Map<string, unknown>([
     ["model", model],

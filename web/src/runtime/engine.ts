@@ -4,7 +4,7 @@
  */
 
 import { FormatError } from "../errors.js";
-import { ACTIVATIONS, ARCHITECTURES, OPTION_LAYOUTS, configOf, isS2, matrixShape, type ModelConfig } from "../files/config.js";
+import { ACTIVATIONS, ARCHITECTURES, OPTION_LAYOUTS, configOf, matrixShape, type ModelConfig } from "../files/config.js";
 import { Truncated, parseHeader, type GgufHeader, type TensorInfo } from "../files/gguf.js";
 import { widenQ8 } from "../files/quants.js";
 import type { ByteStream } from "../files/source.js";
@@ -73,7 +73,7 @@ export class Engine {
     const template = PromptTemplate.fromMetadata(header.metadata, tokenizer);
     header.metadata.clear(); // else it would be in memory beside the weights
     const grown = options.grow ? longestGrown(config.maxTokens, config.contextTokens) : null;
-    const builder = new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, grown, isS2(config.architecture));
+    const builder = new SequenceBuilder(tokenizer, template, config.maxTokens, config.maxHeadTokens, grown, config.architecture === "s2");
     const model = await pack(stream, core, header, config, options.tokenTableBytes, builder.longest);
     return new Engine(header.path, core, config, builder, model, options);
   }
