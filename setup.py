@@ -20,6 +20,7 @@ CORE = "skyinfer.core.border"
 CORE_SOURCES = [
     "memory.c",
     "pack.c",
+    "tensors.c",
     "model.c",
     "plan.c",
     "questions.c",

@@ -97,6 +97,7 @@ static void share(const sky_plan *plan, int64_t multiply_adds, int n_items, item
 }
 
 typedef struct {
+    const sky_plan *plan;
     sky_gemm_fn *multiply;
     sky_gemm gemm;
 } product_step;
@@ -104,8 +105,9 @@ typedef struct {
 static void multiply_panels(void *context, int thread, int begin, int end)
 {
     const product_step *step = context;
-    (void)thread;
-    step->multiply(&step->gemm, begin, end);
+    sky_gemm part = step->gemm;
+    part.scratch = step->plan->scratch + (size_t)thread * step->plan->scratch_stride;
+    step->multiply(&part, begin, end);
 }
 
 static const sky_matrix nothing; /* no residual */
@@ -116,7 +118,8 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
 {
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = sky_n_panels(kernels, w);
-    product_step step = {kernels->gemm[w->type], {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation}};
+    product_step step = {plan, kernels->gemm[w->type],
+                         {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation, NULL}};
     share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 
@@ -215,17 +218,17 @@ static void lay_out_in_parallel(const int32_t *markers, int n_markers, int prefi
 }
 
 /* rows [n, cols] = those of `table` [n_vocab, cols] that the token ids name */
-static void gather_tokens(const float *table, const int32_t *ids, sky_matrix rows)
+static void gather_tokens(const sky_kernels *kernels, sky_embedding table, const int32_t *ids, sky_matrix rows)
 {
     for (int i = 0; i < rows.rows; i++)
-        memcpy(rows.data + (ptrdiff_t)i * rows.stride, table + (size_t)ids[i] * rows.cols, (size_t)rows.cols * sizeof(float));
+        sky_widen(kernels, table.type, table.rows, (size_t)ids[i] * rows.cols, rows.cols, rows.data + (ptrdiff_t)i * rows.stride);
 }
 
 static void embed(const sky_plan *plan, const sky_batch *b, int n)
 {
     const sky_model *m = plan->model;
     const sky_matrix x = sky_rows(plan->x, 0, n);
-    gather_tokens(m->token_embd, b->token_ids, x);
+    gather_tokens(&m->kernels, m->token_embd, b->token_ids, x);
     if (!m->qkv_table)
         norm(plan, &m->token_embd_norm, NULL, m->params.norm_eps, x, x);
     trace(plan, "embd_norm", 0, NULL, x);
@@ -246,7 +249,7 @@ static void encoder_layer(const sky_plan *plan, const sky_batch *b, int n, int i
         a = normed;
     }
     if (i == 0 && m->qkv_table)
-        gather_tokens(m->qkv_table, b->token_ids, qkv);
+        gather_tokens(&m->kernels, (sky_embedding){SKY_WEIGHT_F32, m->qkv_table}, b->token_ids, qkv);
     else
         linear(plan, &l->attn_qkv, a, nothing, qkv, SKY_EPILOGUE_LINEAR);
     trace(plan, "layer", i, "attn_qkv", qkv);

@@ -43,6 +43,12 @@ typedef struct {
     float *bias; /* [n], or NULL where the model has none */
 } sky_linear;
 
+/* Rows that are looked up, [n_vocab, d_model]. */
+typedef struct {
+    sky_weight_type type;
+    void *rows;
+} sky_embedding;
+
 typedef struct {
     float *weight; /* [d_model] */
     float *bias;   /* [d_model] or NULL */
@@ -81,9 +87,9 @@ typedef struct {
 sky_status sky_check_sizes(const sky_model_params *params, char *fault, size_t n_bytes);
 
 struct sky_model {
-    sky_model_params params; /* layer_is_global and isa are not kept: see layers, kernels */
+    sky_model_params params; /* no pointer is kept: see layers, kernels, and the types of weights */
     sky_kernels kernels;
-    float *token_embd; /* [n_vocab, d]; with a qkv_table normed already */
+    sky_embedding token_embd; /* with a qkv_table normed already, in floats */
     sky_norm_weights token_embd_norm;
     float *qkv_table;  /* [n_vocab, 3 d]: layer 0's attn_qkv of every token id, or NULL where it would be too large */
     sky_layer *layers; /* [n_layers] */
@@ -149,7 +155,7 @@ struct sky_plan {
     int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types, *prefix_tokens; /* what sky_run_asks lays out:
                                                                                                        see sky_batch */
     int32_t *positions, *options; /* [n_tokens] of the pass, where options are in parallel: see sky_attention */
-    float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch for each thread */
+    float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch or sky_gemm_scratch for each thread */
     size_t scratch_stride;
     int most_threads; /* that the next runs may use */
     int n_threads;    /* its part of them when the run began */
@@ -226,19 +232,24 @@ sky_answer sky_answer_of(int type, const double *p, int n);
 
 /* ---- packing (pack.c) ---- */
 
+/* out [n] = the n weights of data from `first` on. */
+void sky_widen(const sky_kernels *kernels, sky_weight_type type, const void *data, size_t first, int n, float *out);
+
+/* 0 where one of n numbers is NaN or infinite. */
+int sky_all_finite(sky_weight_type type, const void *data, size_t n);
+
 static inline int sky_n_panels(const sky_kernels *kernels, const sky_linear *w)
 {
     return (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
 }
 
+static inline size_t sky_weight_bytes(sky_weight_type type) { return type == SKY_WEIGHT_F32 ? sizeof(float) : sizeof(uint16_t); }
+
 /* Bytes from one panel of w to the next, as its type asks for. */
 size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w);
 
-/* data [.., k] of dtype: w takes its n rows from first_row on. 0 where a value is NaN or infinite. */
-int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row);
-
-/* out [n] = the n elements of data from `first` on; 0 where one is NaN or infinite. */
-int sky_read_floats(const sky_kernels *kernels, sky_dtype dtype, const void *data, size_t first, int n, float *out);
+/* data [.., k]: w takes its n rows from first_row on. They are of w's type, or w's is F32. 0 where a value is NaN or infinite. */
+int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
 
 /* ---- memory (memory.c) ---- */
 

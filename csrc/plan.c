@@ -14,6 +14,8 @@ static int row_stride(int cols)
 
 static int max_int(int a, int b) { return a > b ? a : b; }
 
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
 static sky_matrix carve_rows(sky_carver *c, size_t rows, int cols)
 {
     const int stride = row_stride(cols);
@@ -50,7 +52,11 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->positions = sky_carve_ints(&c, in_parallel ? n : 0);
     plan->options = sky_carve_ints(&c, in_parallel ? n : 0);
     const int n_keys = max_int(plan->limits.sequence_tokens, options_apart ? plan->limits.n_markers : 0);
-    plan->scratch_stride = (sky_attention_scratch(n_keys, d_head) + 15) / 16 * 16;
+    const size_t attention = sky_attention_scratch(n_keys, d_head);
+    size_t product = 0;
+    if (sky_model_parameters(plan->model, SKY_DTYPE_F16) + sky_model_parameters(plan->model, SKY_DTYPE_BF16) > 0)
+        product = max_size(sky_gemm_scratch(d, SKY_EPILOGUE_GATED), sky_gemm_scratch(max_int(ff_cols, 4 * d), SKY_EPILOGUE_LINEAR));
+    plan->scratch_stride = (max_size(attention, product) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;
 }

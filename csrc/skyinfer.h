@@ -98,6 +98,8 @@ typedef struct {
     sky_activation activation;
     sky_option_layout option_layout;
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
+    const sky_dtype *dtypes; /* [sky_tensors]: what each will be set in, in their order, and is kept in; NULL: all in F32 */
+    size_t widened_bytes; /* matrices of products that are no larger than this in F32, all together, are kept in F32 all the same */
     size_t qkv_table_bytes; /* keep layer 0's q, k and v of every token id if they fit in this many bytes; 0: never */
     const char *isa;      /* NULL: the strongest that this CPU runs */
     int32_t n_cpus;       /* threads of all its runs that compute at once, however many each may use; 0: the calling thread's CPUs */
@@ -118,7 +120,8 @@ int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most);
  * sky_model_error can be asked; sky_model_free takes it in every case. */
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
 
-/* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols].
+/* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols]. Where the model
+ * keeps the tensor in 16 bits it is the type that was told to sky_model_create.
  * The data is not kept. A NaN or infinite value is refused, and the tensor then counts as not set. Different tensors may be set
  * from different threads at once; where several fail, the message is that of one of them. */
 sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols, const void *data);
@@ -136,6 +139,9 @@ sky_status sky_model_freeze(sky_model *model);
 void sky_model_error(const sky_model *model, char *text, size_t n_bytes);
 const char *sky_model_isa(const sky_model *model); /* "" where creation failed before it was chosen */
 size_t sky_model_bytes(const sky_model *model);    /* packed weights and tables */
+
+/* Parameters of products and embedding that the model keeps in memory as numbers of this type. */
+int64_t sky_model_parameters(const sky_model *model, sky_dtype dtype);
 void sky_model_free(sky_model *model);             /* after its plans; NULL is fine */
 
 /* out [n] = the bfloat16 numbers of in [n] */

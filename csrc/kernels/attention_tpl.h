@@ -15,7 +15,7 @@ SKY_INLINE void tile_matmul(const int rows, int k, const float *a, int lda, cons
     vf acc[TILE_ROWS][PANEL_VECTORS];
     tile_clear(rows, acc);
     if (cols >= PANEL_COLS)
-        tile_accumulate(rows, k, a, lda, w, ldw, w, ldw, acc);
+        tile_accumulate(rows, k, a, lda, w, ldw, (const char *)w, ldw * (int)sizeof(float), acc);
     else
         tile_accumulate_part(rows, k, a, lda, w, ldw, cols, acc);
     SKY_UNROLL
@@ -203,9 +203,14 @@ static void fill_from_templates(sky_kernels *table)
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
     table->gemm[SKY_WEIGHT_F32] = gemm_f32;
+#if HALF_WEIGHTS
+    table->gemm[SKY_WEIGHT_F16] = gemm_f16;
+    table->gemm[SKY_WEIGHT_BF16] = gemm_bf16;
+#endif
     table->layer_norm = layer_norm;
     table->attention = attention;
     table->pack_panel = pack_panel;
+    table->widen_f16 = widen_f16;
     table->fma_peak = fma_peak;
 }
 

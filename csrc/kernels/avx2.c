@@ -5,13 +5,13 @@
 
 #include <immintrin.h>
 #include <math.h>
-#include <string.h>
 
 #include "kernels.h"
 
 typedef __m256 vf;
 #define VL 8
 #define TILE_ROWS 6
+#define HALF_WEIGHTS 1
 
 /* all ones in the first n of 8 lanes */
 SKY_INLINE __m256i first_lanes(int n)
@@ -24,6 +24,11 @@ SKY_INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 SKY_INLINE void v_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
 SKY_INLINE vf v_load_part(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
 SKY_INLINE void v_store_part(float *p, vf x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
+SKY_INLINE vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+SKY_INLINE vf v_load_bf16(const uint16_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
 SKY_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 SKY_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 SKY_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
@@ -79,23 +84,10 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    int i = 0;
-    for (; i + VL <= n; i += VL)
-        v_store(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
-    if (i < n) {
-        uint16_t tail[VL] = {0};
-        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
-        v_store_part(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)tail)), n - i);
-    }
-}
-
 void sky_fill_avx2(sky_kernels *table)
 {
     table->isa = "avx2";
     fill_from_templates(table);
-    table->widen_f16 = widen_f16;
 }
 
 #endif

@@ -11,6 +11,7 @@
 typedef __m512 vf;
 #define VL 16
 #define TILE_ROWS 12
+#define HALF_WEIGHTS 1
 
 SKY_INLINE __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1u); }
 
@@ -19,6 +20,11 @@ SKY_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 SKY_INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 SKY_INLINE vf v_load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 SKY_INLINE void v_store_part(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+SKY_INLINE vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+SKY_INLINE vf v_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
 SKY_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 SKY_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 SKY_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
@@ -66,23 +72,10 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    int i = 0;
-    for (; i + VL <= n; i += VL)
-        v_store(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(in + i))));
-    if (i < n) {
-        const __mmask16 rest = first_lanes(n - i);
-        __m256i tail = _mm256_maskz_loadu_epi16(rest, in + i);
-        v_store_part(out + i, _mm512_cvtph_ps(tail), n - i);
-    }
-}
-
 void sky_fill_avx512(sky_kernels *table)
 {
     table->isa = "avx512";
     fill_from_templates(table);
-    table->widen_f16 = widen_f16;
 }
 
 #endif

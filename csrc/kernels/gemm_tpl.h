@@ -1,10 +1,12 @@
 /* The register-tiled product over an instruction set's vector primitives (listed in vec_tpl.h). An instruction-set file
- * defines TILE_ROWS and includes this after vec_tpl.h; PANEL_VECTORS vectors make a panel.
+ * defines TILE_ROWS, and HALF_WEIGHTS as 1 where it multiplies by weights of 16 bits, too, and includes this after vec_tpl.h;
+ * PANEL_VECTORS vectors make a panel.
  *
  * The tile is TILE_ROWS x PANEL_VECTORS accumulators that never leave their registers while k runs; one weight vector
  * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. Up to K_PART a panel and a megabyte of A stay
  * in the L2 cache while all row tiles pass over the panel, so shorter parts of k gain nothing, but both prefetches below do
- * (measured, benchmarks/LOG.md).
+ * (measured, benchmarks/LOG.md). A panel of 16-bit weights is widened by the first row tile, whose multiply-adds hide it, into a
+ * buffer that stays in the L2 cache for the other tiles.
  * The same tile computes QK^T and PV in attention_tpl.h. Rows past the last whole tile take a shorter tile of the same order
  * of operations, so a row's bits do not depend on where it falls.
  */
@@ -15,26 +17,32 @@
 #define PANEL_COLS (PANEL_VECTORS * VL)
 #define FLOATS_PER_LINE 16
 #define A_BLOCK_FLOATS (1 << 18)
-#define K_PART 1024
+#define K_PART SKY_MAX_K_PART
+#define WEIGHT_BYTES(type) ((type) == SKY_WEIGHT_F32 ? sizeof(float) : sizeof(uint16_t))
 #define L1_STEPS 4 /* of k between asking the L2 cache for a row of w and using it */
 
-/* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. `rows` is a constant where this is inlined. The line
- * at ahead + p * ahead_step is prefetched; a step of 0 keeps to one line. */
+/* acc [rows, PANEL_COLS] += column p of a [rows, ..] times the row w0, w1. `rows` is a constant where this is inlined. */
+SKY_INLINE void tile_step(const int rows, int p, const float *a, int lda, vf w0, vf w1, vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        const vf a_ip = v_set1(a[(ptrdiff_t)i * lda + p]);
+        acc[i][0] = v_fma(a_ip, w0, acc[i][0]);
+        acc[i][1] = v_fma(a_ip, w1, acc[i][1]);
+    }
+}
+
+/* acc [rows, PANEL_COLS] += a [rows, k] @ w, w row p at w + p * ldw. The line at ahead + p * ahead_bytes is prefetched; 0 bytes
+ * keep to one line. */
 SKY_INLINE void tile_accumulate(const int rows, int k, const float *a, int lda, const float *w, int ldw,
-                                const float *ahead, int ahead_step, vf acc[TILE_ROWS][PANEL_VECTORS])
+                                const char *ahead, int ahead_bytes, vf acc[TILE_ROWS][PANEL_VECTORS])
 {
     for (int p = 0; p < k; p++) {
         SKY_PREFETCH_L2(ahead);
-        ahead += ahead_step;
+        ahead += ahead_bytes;
         for (int line = 0; line < PANEL_COLS; line += FLOATS_PER_LINE)
             SKY_PREFETCH_L1(w + (ptrdiff_t)L1_STEPS * ldw + line);
-        const vf w0 = v_load(w), w1 = v_load(w + VL);
-        SKY_UNROLL
-        for (int i = 0; i < rows; i++) {
-            const vf a_ip = v_set1(a[(ptrdiff_t)i * lda + p]);
-            acc[i][0] = v_fma(a_ip, w0, acc[i][0]);
-            acc[i][1] = v_fma(a_ip, w1, acc[i][1]);
-        }
+        tile_step(rows, p, a, lda, v_load(w), v_load(w + VL), acc);
         w += ldw;
     }
 }
@@ -82,12 +90,7 @@ SKY_INLINE void tile_accumulate_part(const int rows, int k, const float *a, int 
     for (int p = 0; p < k; p++) {
         vf w0, w1;
         load_cols(w, cols, &w0, &w1);
-        SKY_UNROLL
-        for (int i = 0; i < rows; i++) {
-            const vf a_ip = v_set1(a[(ptrdiff_t)i * lda + p]);
-            acc[i][0] = v_fma(a_ip, w0, acc[i][0]);
-            acc[i][1] = v_fma(a_ip, w1, acc[i][1]);
-        }
+        tile_step(rows, p, a, lda, w0, w1, acc);
         w += ldw;
     }
 }
@@ -125,15 +128,9 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
     }
 }
 
-/* w: the panel, from the first row that belongs to g's k. `ahead`: what to fetch while the tile runs, ahead_step floats on
- * with every step of k. */
-SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *w, const float *ahead,
-                          int ahead_step)
+/* c's tile from the sums acc */
+SKY_INLINE void tile_finish(const int rows, const sky_gemm *g, int row, int panel, vf acc[TILE_ROWS][PANEL_VECTORS])
 {
-    const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
-    vf acc[TILE_ROWS][PANEL_VECTORS];
-    tile_clear(rows, acc);
-    tile_accumulate(rows, g->a.cols, a, g->a.stride, w, PANEL_COLS, ahead, ahead_step, acc);
     if (g->epilogue != SKY_EPILOGUE_LINEAR) {
         float spilled[TILE_ROWS * PANEL_COLS];
         SKY_UNROLL
@@ -161,11 +158,22 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel,
     }
 }
 
+/* w: the panel, from the first row that belongs to g's k. `ahead`: what to fetch while the tile runs, ahead_bytes on with every
+ * step of k. */
+SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *w, const char *ahead,
+                          int ahead_bytes)
+{
+    vf acc[TILE_ROWS][PANEL_VECTORS];
+    tile_clear(rows, acc);
+    tile_accumulate(rows, g->a.cols, g->a.data + (ptrdiff_t)row * g->a.stride, g->a.stride, w, PANEL_COLS, ahead, ahead_bytes, acc);
+    tile_finish(rows, g, row, panel, acc);
+}
+
 /* One function for each height, so that `rows` is a constant in every tile. */
 #define GEMM_TILE(R) \
-    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, \
-                                           int ahead_step) \
-    { gemm_tile(R, g, row, panel, w, ahead, ahead_step); }
+    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, \
+                                           int ahead_bytes) \
+    { gemm_tile(R, g, row, panel, w, ahead, ahead_bytes); }
 GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4)
 #if TILE_ROWS > 4
 GEMM_TILE(5) GEMM_TILE(6)
@@ -174,7 +182,7 @@ GEMM_TILE(5) GEMM_TILE(6)
 GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
 #endif
 
-typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const float *ahead, int ahead_step);
+typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, int ahead_bytes);
 static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
     NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4,
 #if TILE_ROWS > 4
@@ -185,9 +193,62 @@ static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
 #endif
 };
 
-/* Panels `panel_floats` apart. Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away
+#if HALF_WEIGHTS
+SKY_INLINE vf load_halves(const sky_weight_type type, const uint16_t *w)
+{
+    return type == SKY_WEIGHT_F16 ? v_load_f16(w) : v_load_bf16(w);
+}
+
+/* A tile of all rows from a panel of 16-bit weights, which it leaves as floats in g's scratch for the tiles after it. */
+SKY_INLINE void widening_tile(const sky_weight_type type, const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead,
+                              int ahead_bytes)
+{
+    const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
+    float *wide = g->scratch;
+    vf acc[TILE_ROWS][PANEL_VECTORS];
+    tile_clear(TILE_ROWS, acc);
+    for (int p = 0; p < g->a.cols; p++) {
+        SKY_PREFETCH_L2(ahead);
+        ahead += ahead_bytes;
+        SKY_PREFETCH_L1(w + L1_STEPS * PANEL_COLS);
+        const vf w0 = load_halves(type, w), w1 = load_halves(type, w + VL);
+        v_store(wide, w0);
+        v_store(wide + VL, w1);
+        tile_step(TILE_ROWS, p, a, g->a.stride, w0, w1, acc);
+        w += PANEL_COLS;
+        wide += PANEL_COLS;
+    }
+    tile_finish(TILE_ROWS, g, row, panel, acc);
+}
+
+static SKY_NOINLINE void widening_tile_f16(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, int ahead_bytes)
+{
+    widening_tile(SKY_WEIGHT_F16, g, row, panel, w, ahead, ahead_bytes);
+}
+
+static SKY_NOINLINE void widening_tile_bf16(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, int ahead_bytes)
+{
+    widening_tile(SKY_WEIGHT_BF16, g, row, panel, w, ahead, ahead_bytes);
+}
+
+/* The rows from `row` on that a panel of 16-bit weights is multiplied by while it is widened into g's scratch: a tile's, or where
+ * there are fewer up to `last` none. */
+static int widen_panel(const sky_weight_type type, const sky_gemm *g, int row, int last, int panel, const void *w, const char *ahead,
+                       int ahead_bytes)
+{
+    if (last - row >= TILE_ROWS) {
+        (type == SKY_WEIGHT_F16 ? widening_tile_f16 : widening_tile_bf16)(g, row, panel, w, ahead, ahead_bytes);
+        return TILE_ROWS;
+    }
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)g->a.cols * PANEL_COLS; i += VL)
+        v_store(g->scratch + i, load_halves(type, (const uint16_t *)w + i));
+    return 0;
+}
+#endif
+
+/* Panels `panel_bytes` apart. Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away
  * once and not once a panel. */
-static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, int panel_end)
+static void gemm_part(const sky_weight_type type, const sky_gemm *g, size_t panel_bytes, int panel_begin, int panel_end)
 {
     const int fitting = A_BLOCK_FLOATS / g->a.cols / TILE_ROWS * TILE_ROWS;
     const int block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
@@ -195,13 +256,22 @@ static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, i
         const int last = g->a.rows - first < block ? g->a.rows : first + block;
         /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
         const int n_tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
-        const int ahead_step = (PANEL_COLS + n_tiles - 1) / n_tiles;
+        const int ahead_bytes = (PANEL_COLS * WEIGHT_BYTES(type) + n_tiles - 1) / n_tiles;
         for (int panel = panel_begin; panel < panel_end; panel++) {
-            const float *w = (const float *)g->panels + (size_t)panel * panel_floats, *ahead = w + panel_floats;
-            for (int row = first; row < last; row += TILE_ROWS) {
+            const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
+            const float *wide = (const float *)(const void *)w;
+            int row = first;
+#if HALF_WEIGHTS
+            if (type != SKY_WEIGHT_F32) {
+                row += widen_panel(type, g, first, last, panel, w, ahead, ahead_bytes);
+                ahead += (size_t)g->a.cols * ahead_bytes * (row > first);
+                wide = g->scratch;
+            }
+#endif
+            for (; row < last; row += TILE_ROWS) {
                 const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
-                gemm_tiles[rows](g, row, panel, w, ahead, ahead_step);
-                ahead += (size_t)g->a.cols * ahead_step;
+                gemm_tiles[rows](g, row, panel, wide, ahead, ahead_bytes);
+                ahead += (size_t)g->a.cols * ahead_bytes;
             }
         }
     }
@@ -209,21 +279,27 @@ static void gemm_part(const sky_gemm *g, size_t panel_floats, int panel_begin, i
 
 /* A long k goes in equal parts, each added to c as a residual: else A's block has so few rows that panels come from memory
  * several times. Where the parts end depends on k alone, as the bits of a row must. */
-static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+static void gemm(const sky_weight_type type, const sky_gemm *g, int panel_begin, int panel_end)
 {
     const int k = g->a.cols, n_parts = g->epilogue == SKY_EPILOGUE_LINEAR ? (k + K_PART - 1) / K_PART : 1;
-    const size_t panel_floats = (size_t)k * PANEL_COLS;
+    const size_t row_bytes = PANEL_COLS * WEIGHT_BYTES(type);
     sky_gemm part = *g;
     for (int i = 0, begin = 0; i < n_parts; i++) {
         const int end = i + 1 == n_parts ? k : (int)((int64_t)k * (i + 1) / n_parts / FLOATS_PER_LINE * FLOATS_PER_LINE);
         part.a = sky_cols(g->a, begin, end - begin);
-        part.panels = (const float *)g->panels + (size_t)begin * PANEL_COLS;
-        gemm_part(&part, panel_floats, panel_begin, panel_end);
+        part.panels = (const char *)g->panels + begin * row_bytes;
+        gemm_part(type, &part, k * row_bytes, panel_begin, panel_end);
         part.bias = NULL;
         part.residual = g->c;
         begin = end;
     }
 }
+
+static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_F32, g, panel_begin, panel_end); }
+#if HALF_WEIGHTS
+static void gemm_f16(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_F16, g, panel_begin, panel_end); }
+static void gemm_bf16(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_BF16, g, panel_begin, panel_end); }
+#endif
 
 static void pack_panel(const float *rows, int stride, int k, float *panel)
 {

@@ -22,6 +22,7 @@
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
 #define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */
 #define SKY_MAX_TILE_ROWS 12     /* the tallest register tile of any */
+#define SKY_MAX_K_PART 1024      /* the longest part of k that a product with the linear epilogue takes at once */
 
 /* Floats [rows, cols] with `stride` elements from row to row. Whether a kernel writes to one says the kernel's contract; data
  * NULL where an optional one is not given. */
@@ -40,6 +41,8 @@ static inline sky_matrix sky_cols(sky_matrix m, int first, int n) { return (sky_
 /* What a product's weights are in memory. */
 typedef enum {
     SKY_WEIGHT_F32 = 0, /* panels of float [k][panel_cols] */
+    SKY_WEIGHT_F16,     /* panels of IEEE half precision [k][panel_cols], which the kernel widens: the same bits as from F32 */
+    SKY_WEIGHT_BF16,    /* the same of bfloat16 */
     SKY_N_WEIGHT_TYPES
 } sky_weight_type;
 
@@ -53,7 +56,8 @@ typedef enum {
 /* c = epilogue(a @ w^T), a [m, k], w [n, k] packed, c [m, n].
  * Gated panels hold panel_cols/2 up rows, then the panel_cols/2 gate rows of the same indices; n is then 2 * d_ff and c is
  * [m, d_ff]; bias and residual must be NULL.
- * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. */
+ * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. scratch: sky_gemm_scratch floats of the
+ * calling thread, 64-byte aligned; unused with F32. */
 typedef struct {
     sky_matrix a;
     const void *panels; /* of the kernel's weight type */
@@ -62,7 +66,14 @@ typedef struct {
     sky_matrix c;
     sky_epilogue epilogue;
     sky_activation act; /* of the gated epilogue */
+    float *scratch;
 } sky_gemm;
+
+/* Floats that a product of this k needs in scratch: the widened part of a panel that all rows are multiplied by. */
+static inline size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
+{
+    return (size_t)(epilogue == SKY_EPILOGUE_LINEAR && k > SKY_MAX_K_PART ? SKY_MAX_K_PART : k) * SKY_MAX_PANEL_COLS;
+}
 
 /* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each row of x [n, d]; biased variance, in two passes.
  * weight [d]; bias [d] or NULL. y [n, d] may be x. */
@@ -114,7 +125,7 @@ typedef struct {
     const char *isa;
     int tile_rows;  /* of the GEMM's register tile */
     int panel_cols; /* of a packed panel; even */
-    sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES];
+    sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES]; /* NULL: a model widens such weights to F32 when they are set */
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
     /* panel[j * panel_cols + i] = rows[i * stride + j] for i < panel_cols and j < k */

@@ -5,13 +5,13 @@
 
 #include <arm_neon.h>
 #include <math.h>
-#include <string.h>
 
 #include "kernels.h"
 
 typedef float32x4_t vf;
 #define VL 4
 #define TILE_ROWS 12
+#define HALF_WEIGHTS 1
 
 SKY_INLINE vf v_set1(float x) { return vdupq_n_f32(x); }
 SKY_INLINE vf v_load(const float *p) { return vld1q_f32(p); }
@@ -30,6 +30,8 @@ SKY_INLINE void v_store_part(float *p, vf x, int n)
     for (int i = 0; i < n; i++)
         p[i] = lanes[i];
 }
+SKY_INLINE vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+SKY_INLINE vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 SKY_INLINE vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
 SKY_INLINE vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 SKY_INLINE vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
@@ -62,23 +64,10 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    int i = 0;
-    for (; i + VL <= n; i += VL)
-        v_store(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(in + i))));
-    if (i < n) {
-        uint16_t tail[VL] = {0};
-        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
-        v_store_part(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(tail))), n - i);
-    }
-}
-
 void sky_fill_neon(sky_kernels *table)
 {
     table->isa = "neon";
     fill_from_templates(table);
-    table->widen_f16 = widen_f16;
 }
 
 #endif

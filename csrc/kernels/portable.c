@@ -78,20 +78,71 @@ static void store_row(const sky_gemm *g, const float *acc, int row, int panel)
         c[panel * PANEL_COLS + j] = output(g, acc[j], row, panel * PANEL_COLS + j);
 }
 
-static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end)
+static float from_f16(uint16_t h)
 {
-    for (int panel = panel_begin; panel < panel_end; panel++) {
-        const float *w = (const float *)g->panels + (size_t)panel * (size_t)g->a.cols * PANEL_COLS;
-        for (int row = 0; row < g->a.rows; row++) {
-            const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
-            float acc[PANEL_COLS] = {0};
-            for (int p = 0; p < g->a.cols; p++)
-                for (int j = 0; j < PANEL_COLS; j++)
-                    acc[j] += a[p] * w[p * PANEL_COLS + j];
-            store_row(g, acc, row, panel);
-        }
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1Fu, fraction = h & 0x3FFu;
+    uint32_t bits = sign;
+    float f;
+    if (exponent == 31)
+        bits |= 0x7F800000u | fraction << 13;
+    else if (exponent)
+        bits |= (exponent + 112) << 23 | fraction << 13;
+    else { /* zero or subnormal: fraction * 2^-24, exact */
+        f = (float)fraction * 5.9604644775390625e-8f;
+        return sign ? -f : f;
+    }
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = from_f16(in[i]);
+}
+
+static void widen_bf16(const uint16_t *in, int n, float *out) { sky_widen_bf16(in, n, out); }
+
+/* acc [rows, PANEL_COLS] += a [rows, k] @ w [k, PANEL_COLS] */
+static void accumulate(sky_matrix a, const float *w, float (*acc)[PANEL_COLS])
+{
+    for (int row = 0; row < a.rows; row++) {
+        float sum[PANEL_COLS];
+        memcpy(sum, acc[row], sizeof sum);
+        for (int p = 0; p < a.cols; p++)
+            for (int j = 0; j < PANEL_COLS; j++)
+                sum[j] += a.data[(ptrdiff_t)row * a.stride + p] * w[p * PANEL_COLS + j];
+        memcpy(acc[row], sum, sizeof sum);
     }
 }
+
+/* Weights of 16 bits are widened a part of k at a time, for so many rows that the products cost much more. */
+static void gemm(sky_weight_type type, const sky_gemm *g, int panel_begin, int panel_end)
+{
+    enum { BLOCK_ROWS = 128 };
+    const int k = g->a.cols, k_part = type == SKY_WEIGHT_F32 || k < SKY_MAX_K_PART ? k : SKY_MAX_K_PART;
+    for (int panel = panel_begin; panel < panel_end; panel++)
+        for (int first = 0; first < g->a.rows; first += BLOCK_ROWS) {
+            const int rows = g->a.rows - first < BLOCK_ROWS ? g->a.rows - first : BLOCK_ROWS;
+            float acc[BLOCK_ROWS][PANEL_COLS] = {{0}};
+            for (int begin = 0; begin < k; begin += k_part) {
+                const int count = k - begin < k_part ? k - begin : k_part;
+                const size_t at = ((size_t)panel * k + begin) * PANEL_COLS;
+                const float *w = (const float *)g->panels + at;
+                if (type != SKY_WEIGHT_F32) {
+                    w = g->scratch;
+                    (type == SKY_WEIGHT_F16 ? widen_f16 : widen_bf16)((const uint16_t *)g->panels + at, count * PANEL_COLS, g->scratch);
+                }
+                accumulate(sky_cols(sky_rows(g->a, first, rows), begin, count), w, acc);
+            }
+            for (int row = 0; row < rows; row++)
+                store_row(g, acc[row], first + row, panel);
+        }
+}
+
+static void gemm_f32(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_F32, g, panel_begin, panel_end); }
+static void gemm_f16(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_F16, g, panel_begin, panel_end); }
+static void gemm_bf16(const sky_gemm *g, int panel_begin, int panel_end) { gemm(SKY_WEIGHT_BF16, g, panel_begin, panel_end); }
 
 static void layer_norm(const sky_norm *n)
 {
@@ -169,29 +220,6 @@ static void pack_panel(const float *rows, int stride, int k, float *panel)
             panel[j * PANEL_COLS + i] = rows[(ptrdiff_t)i * stride + j];
 }
 
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1Fu, fraction = h & 0x3FFu;
-    uint32_t bits = sign;
-    float f;
-    if (exponent == 31)
-        bits |= 0x7F800000u | fraction << 13;
-    else if (exponent)
-        bits |= (exponent + 112) << 23 | fraction << 13;
-    else { /* zero or subnormal: fraction * 2^-24, exact */
-        f = (float)fraction * 5.9604644775390625e-8f;
-        return sign ? -f : f;
-    }
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    for (int i = 0; i < n; i++)
-        out[i] = from_f16(in[i]);
-}
-
 static void fma_peak(int rounds, float *sink)
 {
     float acc[TILE_ROWS * PANEL_COLS] = {0};
@@ -209,6 +237,8 @@ void sky_fill_portable(sky_kernels *table)
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
     table->gemm[SKY_WEIGHT_F32] = gemm_f32;
+    table->gemm[SKY_WEIGHT_F16] = gemm_f16;
+    table->gemm[SKY_WEIGHT_BF16] = gemm_bf16;
     table->layer_norm = layer_norm;
     table->attention = attention;
     table->pack_panel = pack_panel;

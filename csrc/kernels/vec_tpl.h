@@ -3,6 +3,7 @@
  *   vf, VL                          a vector of VL floats
  *   v_load v_store                  VL floats, any alignment
  *   v_load_part v_store_part        the first n floats, 0 <= n < VL; the rest read as 0, and are not touched
+ *   v_load_f16 v_load_bf16          VL numbers of 16 bits, any alignment, widened; the latter where HALF_WEIGHTS is 1
  *   v_set1 v_add v_sub v_mul v_div
  *   v_min v_max                     b where a is NaN, and b or NaN where b is: so a NaN comes through as the second of two
  *   v_fma(a, b, c)                  a * b + c, rounded once
@@ -16,6 +17,8 @@
  */
 #ifndef SKY_VEC_TPL_H
 #define SKY_VEC_TPL_H
+
+#include <string.h>
 
 /* exp for x <= 88, NaN for NaN; below -87.3 it stays at the smallest normal number. Cody-Waite reduction, then Taylor's polynomial on
  * |r| <= ln(2)/2, whose first neglected term is 2.0e-9. */
@@ -127,6 +130,18 @@ SKY_INLINE vf v_activation(sky_activation act, vf x)
         return v_mish(x);
     default:
         return v_gelu(x);
+    }
+}
+
+static void widen_f16(const uint16_t *in, int n, float *out)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        v_store(out + i, v_load_f16(in + i));
+    if (i < n) {
+        uint16_t tail[VL] = {0};
+        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
+        v_store_part(out + i, v_load_f16(tail), n - i);
     }
 }
 

@@ -8,13 +8,13 @@
 #if defined(__wasm_simd128__)
 
 #include <math.h>
-#include <string.h>
 #include <wasm_simd128.h>
 
 #include "kernels.h"
 
 typedef v128_t vf;
 #define VL 4
+#define HALF_WEIGHTS 0 /* pages run small models, which are widened when they are set */
 #if defined(__wasm_relaxed_simd__)
 #define TILE_ROWS 6
 #else
@@ -57,6 +57,17 @@ SKY_INLINE vf v_scale2(vf x, vf n)
     const vf bits = wasm_i32x4_shl(v_add(n, v_set1(12582912.0f)), 23);
     return v_mul(x, wasm_i32x4_add(bits, wasm_i32x4_splat(127 << 23)));
 }
+/* Exponent and fraction of a half lie where a float has them after a shift by 13, but for the exponent's bias, which a product
+ * corrects exactly, also where the half is subnormal; of an infinity or NaN all exponent bits are set then. */
+SKY_INLINE vf v_load_f16(const uint16_t *p)
+{
+    const v128_t h = wasm_u32x4_load16x4(p);
+    const v128_t size = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x7fff)), 13);
+    const v128_t is_odd = wasm_i32x4_ge(size, wasm_i32x4_splat(0x7c00 << 13));
+    const v128_t value = wasm_v128_or(v_mul(size, v_set1(0x1p112f)), wasm_v128_and(is_odd, wasm_i32x4_splat(0x7f800000)));
+    const v128_t sign = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x8000)), 16);
+    return wasm_v128_or(value, sign);
+}
 SKY_INLINE float v_sum(vf x)
 {
     const vf pairs = v_add(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1));
@@ -86,23 +97,6 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "attention_tpl.h"
 
-/* Exponent and fraction of a half lie where a float has them after a shift by 13, but for the exponent's bias, which a product
- * corrects exactly, also where the half is subnormal; of an infinity or NaN all exponent bits are set then. */
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    for (int i = 0; i < n; i += VL) {
-        uint16_t halves[VL] = {0};
-        const int count = n - i < VL ? n - i : VL;
-        memcpy(halves, in + i, (size_t)count * sizeof *in);
-        const v128_t h = wasm_u32x4_load16x4(halves);
-        const v128_t size = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x7fff)), 13);
-        const v128_t is_odd = wasm_i32x4_ge(size, wasm_i32x4_splat(0x7c00 << 13));
-        const v128_t value = wasm_v128_or(v_mul(size, v_set1(0x1p112f)), wasm_v128_and(is_odd, wasm_i32x4_splat(0x7f800000)));
-        const v128_t sign = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x8000)), 16);
-        v_store_part(out + i, wasm_v128_or(value, sign), count);
-    }
-}
-
 void sky_fill_wasm128(sky_kernels *table)
 {
 #if defined(__wasm_relaxed_simd__)
@@ -111,7 +105,6 @@ void sky_fill_wasm128(sky_kernels *table)
     table->isa = "wasm128";
 #endif
     fill_from_templates(table);
-    table->widen_f16 = widen_f16;
 }
 
 #endif

@@ -20,7 +20,7 @@ CSRC = Path(__file__).resolve().parents[1]
 OUTPUT = CSRC.parent / "src" / "skyinfer" / "web"
 ZIG = "0.17.1"
 
-CORE = ["memory.c", "pack.c", "model.c", "plan.c", "forward.c", "questions.c", "cpu.c", "dispatch.c"]
+CORE = ["memory.c", "pack.c", "tensors.c", "model.c", "plan.c", "forward.c", "questions.c", "cpu.c", "dispatch.c"]
 SOURCES = [*CORE, "kernels/wasm128.c", "games/flappy.c", "wasm/exports.c", "wasm/format.c"]
 TARGET = ["-target", "wasm32-wasi", "-mcpu=generic+simd128+bulk_memory+nontrapping_fptoint"]
 FLAGS = [

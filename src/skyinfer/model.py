@@ -176,7 +176,8 @@ class Model:
         return self._engine
 
     def __repr__(self) -> str:
-        return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {self.isa}>"
+        weights = ", ".join(self._engine.core.parameters)
+        return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {self.isa}, weights in {weights}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

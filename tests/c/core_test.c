@@ -92,17 +92,19 @@ static sky_epilogue epilogue_of(int i) { return i < SKY_EPILOGUE_GATED ? (sky_ep
 
 static sky_activation act_of(int i) { return (sky_activation)(i < SKY_EPILOGUE_GATED ? 0 : i - SKY_EPILOGUE_GATED); }
 
-static void product(const sky_kernels *kernels, int n, int k, int gated, int epilogue, const window *a,
-                    const float *w, const float *bias, const window *residual, window *c)
+static void product(const sky_kernels *kernels, sky_weight_type type, int n, int k, int gated, int epilogue, const window *a,
+                    const void *w, const float *bias, const window *residual, window *c)
 {
-    sky_linear linear = {.n = n, .k = k, .gated = gated};
+    sky_linear linear = {.type = type, .n = n, .k = k, .gated = gated};
     const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
     linear.panels = sky_alloc(n_panels * sky_panel_bytes(kernels, &linear));
-    expect(sky_pack(kernels, &linear, SKY_DTYPE_F32, w, 0), kernels->isa, "sky_pack", 0);
+    expect(sky_pack(kernels, &linear, linear.type, w, 0), kernels->isa, "sky_pack", 0);
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
-                        epilogue_of(epilogue), act_of(epilogue)};
+                        epilogue_of(epilogue), act_of(epilogue),
+                        sky_alloc(sky_gemm_scratch(k, epilogue_of(epilogue)) * sizeof(float))};
     kernels->gemm[linear.type](&g, 0, n_panels);
     sky_release(linear.panels);
+    sky_release(g.scratch);
 }
 
 /* What a product must be and by how much it may be off: the sum's rounding grows with k and |a||w| */
@@ -162,7 +164,7 @@ static void check_gemm(const sky_kernels *tested)
                 double *want = malloc((size_t)m * cols * sizeof *want), *bound = malloc((size_t)m * cols * sizeof *bound);
                 window a = window_of(m, k, NAN, va), r = window_of(m, n, NAN, vr), got = window_of(m, cols, canary, NULL);
                 const float *b = gated ? NULL : bias;
-                product(tested, n, k, gated, epilogue, &a, w, b, epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL, &got);
+                product(tested, SKY_WEIGHT_F32, n, k, gated, epilogue, &a, w, b, epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL, &got);
                 exact_product(m, n, k, epilogue, va, w, b, vr, want, bound);
                 expect_canaries(&got, tested->isa, "gemm wrote outside its output");
                 expect_within(&got, want, bound, tested->isa, "gemm, in bounds");
@@ -170,6 +172,36 @@ static void check_gemm(const sky_kernels *tested)
             }
         }
     printf("ok      %-9s gemm\n", tested->isa);
+}
+
+/* From weights of 16 bits come the bits that come from the same numbers as floats. */
+static void check_half_gemm(const sky_kernels *tested, sky_weight_type type)
+{
+    for (int m = 1; m <= tested->tile_rows * 3 + 1; m += m < tested->tile_rows + 2 ? 1 : 5)
+        for (int shape = 0; tested->gemm[type] && shape < 8; shape++) {
+            const int n = (int[]){2, tested->panel_cols - 2, tested->panel_cols, 2 * tested->panel_cols + 2}[shape % 4];
+            const int k = (int[]){19, 1024 + 19}[shape / 4];
+            for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue <= SKY_EPILOGUE_GATED; epilogue++) {
+                const int gated = epilogue >= SKY_EPILOGUE_GATED, cols = gated ? n / 2 : n;
+                float *va = noisy((size_t)m * k), *w = noisy((size_t)n * k), *bias = noisy(n), *vr = noisy((size_t)m * n);
+                uint16_t *halves = malloc((size_t)n * k * sizeof *halves);
+                for (int i = 0; i < n * k; i++) /* of any size below 1, subnormal ones, too */
+                    halves[i] = (uint16_t)((int)(w[i] * 32767) & (type == SKY_WEIGHT_F16 ? 0xBBFF : 0xBF7F));
+                sky_widen(tested, type, halves, 0, n * k, w);
+                window a = window_of(m, k, NAN, va), r = window_of(m, n, NAN, vr);
+                window got = window_of(m, cols, canary, NULL), want = window_of(m, cols, canary, NULL);
+                const float *b = gated ? NULL : bias;
+                const window *residual = epilogue == SKY_EPILOGUE_LINEAR ? &r : NULL;
+                product(tested, type, n, k, gated, epilogue, &a, halves, b, residual, &got);
+                product(tested, SKY_WEIGHT_F32, n, k, gated, epilogue, &a, w, b, residual, &want);
+                expect_canaries(&got, tested->isa, "gemm of halves wrote outside its output");
+                expect(memcmp(got.block, want.block, (size_t)(m + 2) * got.stride * sizeof(float)) == 0, tested->isa,
+                       "a gemm of halves differs from that of floats", type);
+                free(va), free(w), free(bias), free(vr), free(halves);
+                free(a.block), free(r.block), free(got.block), free(want.block);
+            }
+        }
+    printf("ok      %-9s gemm of %s\n", tested->isa, type == SKY_WEIGHT_F16 ? "f16" : "bf16");
 }
 
 static void check_norm(const sky_kernels *tested)
@@ -389,6 +421,38 @@ static void check_model(const char *isa, const float *expected, float *scores)
     printf("ok      %-9s model\n", isa);
 }
 
+/* A model of the same numbers in every type gives the same scores, whatever of it is kept in that type. */
+static void check_dtypes(const char *isa)
+{
+    static const sky_dtype dtypes[] = {SKY_DTYPE_F32, SKY_DTYPE_F16, SKY_DTYPE_BF16};
+    painted_batch painted = paint_batch();
+    const sky_batch batch = batch_of(&painted);
+    float scores[N_MARKERS], again[N_MARKERS];
+    int64_t n_parameters = 0;
+    sky_kernels kernels;
+    expect(sky_kernels_select(isa, &kernels) == SKY_OK, isa, "select", 0);
+    const int keeps_halves = kernels.gemm[SKY_WEIGHT_F16] != NULL;
+    painted_coarsely = 1;
+    for (int i = 0; i < 6; i++) {
+        painted_dtype = dtypes[i % 3];
+        sky_model *m = painted_model(isa, i < 3 ? 0 : VOCAB * 3 * D * sizeof(float));
+        sky_plan *plan;
+        const int64_t kept = sky_model_parameters(m, painted_dtype), floats = i % 3 ? sky_model_parameters(m, SKY_DTYPE_F32) : 0;
+        n_parameters = i ? n_parameters : kept;
+        const int64_t widened = i % 3 == 0 ? 0 : keeps_halves ? (i > 3 ? VOCAB * D : 0) : n_parameters;
+        expect(kept + floats == n_parameters && floats == widened, isa, "parameters of each type", i);
+        expect(sky_plan_create(m, &painted_limits, &plan) == SKY_OK, isa, "a plan", i);
+        plan->shared_work = 0;
+        expect(sky_run(plan, &batch, i ? again : scores) == SKY_OK, isa, sky_plan_error(plan), i);
+        expect(i == 0 || memcmp(again, scores, sizeof again) == 0, isa, "another type of weights gives other scores", i);
+        sky_plan_free(plan);
+        sky_model_free(m);
+    }
+    painted_dtype = SKY_DTYPE_F32;
+    painted_coarsely = 0;
+    printf("ok      %-9s dtypes\n", isa);
+}
+
 /* Whatever failed to be created can be asked for its error and freed, and refuses all else. */
 static void check_handles(void)
 {
@@ -495,10 +559,13 @@ int main(void)
             continue;
         }
         check_gemm(&tested);
+        check_half_gemm(&tested, SKY_WEIGHT_F16);
+        check_half_gemm(&tested, SKY_WEIGHT_BF16);
         check_norm(&tested);
         check_attention(&tested);
         check_widen(&tested);
         check_model(sky_isa_name(i), i ? expected : NULL, i ? scores : expected);
+        check_dtypes(sky_isa_name(i));
     }
     return 0;
 }

@@ -42,11 +42,47 @@ enum { D = 48, FF = 40, VOCAB = 50, LAYERS = 4, HEADS = 2, BLOCKS = 2, MAX_LEN =
 static sky_float_mode painted_mode = SKY_FLOAT_MODE_DEFAULT; /* that the core is called in to make a model */
 static float painted_scorer = 1; /* factor of the scorer's weights: at 1e-40 its products are subnormal */
 
+static sky_dtype painted_dtype = SKY_DTYPE_F32; /* that tensors are set in */
+static int painted_coarsely; /* numbers are multiples of 1/128 */
+
 static const char *model_error(const sky_model *m)
 {
     static char text[256];
     sky_model_error(m, text, sizeof text);
     return text;
+}
+
+/* values [n] as numbers of painted_dtype, which are rounded before to those that every type has where painted_coarsely. */
+static void *encoded(const float *values, size_t n)
+{
+    float *floats = malloc(n * sizeof *floats);
+    uint16_t *halves = malloc(n * sizeof *halves);
+    for (size_t i = 0; i < n; i++) {
+        floats[i] = painted_coarsely ? rintf(values[i] * 128) / 128 : values[i];
+        uint32_t bits;
+        memcpy(&bits, floats + i, sizeof bits);
+        const uint32_t sign = bits >> 16 & 0x8000, exponent = bits >> 23 & 255, fraction = bits >> 13 & 1023;
+        const uint32_t small = exponent == 255 ? 31 : exponent < 113 ? 0 : exponent - 112;
+        halves[i] = (uint16_t)(painted_dtype == SKY_DTYPE_BF16 ? bits >> 16 : sign | small << 10 | (small ? fraction : 0));
+    }
+    free(painted_dtype == SKY_DTYPE_F32 ? (void *)halves : floats);
+    return painted_dtype == SKY_DTYPE_F32 ? (void *)floats : halves;
+}
+
+static sky_status set_values(sky_model *m, const char *name, int rows, int cols, const float *values)
+{
+    void *data = encoded(values, (size_t)rows * cols);
+    const sky_status status = sky_model_set(m, name, painted_dtype, rows, cols, data);
+    free(data);
+    return status;
+}
+
+static sky_status set_rows_of(sky_model *m, const char *name, int first_row, int rows, const float *values)
+{
+    void *data = encoded(values, (size_t)rows * D);
+    const sky_status status = sky_model_set_rows(m, name, painted_dtype, first_row, rows, D, data);
+    free(data);
+    return status;
 }
 
 static void paint(sky_model *m, const char *name, int rows, int cols, float scale, float shift)
@@ -55,7 +91,7 @@ static void paint(sky_model *m, const char *name, int rows, int cols, float scal
     for (int i = 0; i < rows * cols; i++)
         values[i] = values[i] * scale + shift;
     sky_float_mode_set(painted_mode);
-    const sky_status status = sky_model_set(m, name, SKY_DTYPE_F32, rows, cols, values);
+    const sky_status status = set_values(m, name, rows, cols, values);
     sky_float_mode_set(SKY_FLOAT_MODE_DEFAULT);
     expect(status == SKY_OK, sky_model_isa(m), model_error(m), 0);
     free(values);
@@ -69,15 +105,15 @@ static void paint_again_in_parts(sky_model *m, int step)
     expect(sky_model_set_rows(m, "cls.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a matrix", 0);
     for (int row = 0; row < VOCAB; row += step) {
         const int rows = row + step < VOCAB ? step : VOCAB - row;
-        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row, rows, D, values + (size_t)row * D) == SKY_OK, isa,
+        expect(set_rows_of(m, name, row, rows, values + (size_t)row * D) == SKY_OK, isa,
                model_error(m), row);
         if (row + rows < VOCAB)
-            expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows + 1, 1, D, values) == SKY_ERR_STATE, isa, "a gap", row);
-        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, VOCAB - row - rows + 1, D, values) == SKY_ERR_SHAPE, isa,
+            expect(sky_model_set_rows(m, name, painted_dtype, row + rows + 1, 1, D, values) == SKY_ERR_STATE, isa, "a gap", row);
+        expect(sky_model_set_rows(m, name, painted_dtype, row + rows, VOCAB - row - rows + 1, D, values) == SKY_ERR_SHAPE, isa,
                "too many rows", row);
-        expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, row + rows, 0, D, values) == SKY_ERR_SHAPE, isa, "no rows", row);
+        expect(sky_model_set_rows(m, name, painted_dtype, row + rows, 0, D, values) == SKY_ERR_SHAPE, isa, "no rows", row);
     }
-    expect(sky_model_set_rows(m, name, SKY_DTYPE_F32, -1, 1, D, values) == SKY_ERR_STATE, isa, "a row before the first", 0);
+    expect(sky_model_set_rows(m, name, painted_dtype, -1, 1, D, values) == SKY_ERR_STATE, isa, "a row before the first", 0);
     free(values);
 }
 
@@ -97,31 +133,34 @@ static void refuse_nan(sky_model *m)
         for (int at = 0; at < rows * cols; at++)
             values[at] = tensors[i].scale ? values[at] * tensors[i].scale : 1.0f;
         values[rows * cols - 1] = i ? NAN : INFINITY;
-        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", i);
+        expect(set_values(m, tensors[i].name, rows, cols, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", i);
         expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), tensors[i].name), isa, "froze a NaN", i);
         values[rows * cols - 1] = 0.5f;
-        expect(sky_model_set(m, tensors[i].name, SKY_DTYPE_F32, rows, cols, values) == SKY_OK, isa, "not set anew", i);
+        expect(set_values(m, tensors[i].name, rows, cols, values) == SKY_OK, isa, "not set anew", i);
         free(values);
         seed = before;
     }
     float *values = noisy((size_t)VOCAB * D);
     values[D - 1] = NAN;
-    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 0, 1, D, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", 3);
-    expect(sky_model_set_rows(m, "token_embd.weight", SKY_DTYPE_F32, 1, 1, D, values) == SKY_ERR_STATE, isa, "went on", 3);
+    expect(set_rows_of(m, "token_embd.weight", 0, 1, values) == SKY_ERR_ARGUMENT, isa, "took a NaN", 3);
+    expect(set_rows_of(m, "token_embd.weight", 1, 1, values) == SKY_ERR_STATE, isa, "went on", 3);
     expect(sky_model_freeze(m) == SKY_ERR_STATE && strstr(model_error(m), "token_embd"), isa, "froze a NaN", 3);
     values[D - 1] = 0.5f;
-    expect(sky_model_set(m, "token_embd.weight", SKY_DTYPE_F32, VOCAB, D, values) == SKY_OK, isa, "not set anew", 3);
+    expect(set_values(m, "token_embd.weight", VOCAB, D, values) == SKY_OK, isa, "not set anew", 3);
     free(values);
 }
 
 static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
 {
     static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
+    sky_dtype dtypes[100];
+    for (int i = 0; i < 100; i++)
+        dtypes[i] = painted_dtype;
     const sky_model_params params = {
         .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_decision_blocks = BLOCKS,
         .n_decision_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
         .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
-        .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
+        .dtypes = dtypes, .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
     sky_model *m;
     sky_float_mode_set(painted_mode);
     sky_status status = sky_model_create(&params, &m);

@@ -2,5 +2,5 @@
 from .capi cimport sky_kernels, sky_linear
 
 cdef int select_kernels(str isa, sky_kernels *table) except -1
-cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const float *w) except -1
+cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const void *w) except -1
 cdef void release_panels(sky_linear *linear) noexcept

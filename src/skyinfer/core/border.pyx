@@ -126,22 +126,33 @@ cdef class DefaultFloatMode:
 
 
 cdef class CoreModel:
-    """Packed weights; immutable after freeze(), so threads may share it."""
+    """Packed weights; immutable after freeze(), so threads may share it.
+
+    `dtypes`: the type of DTYPES that each tensor will be set in, by its name; one that is not named: "f32". Matrices are kept in it, but
+    in f32 where those of all products take no more than `widened_bytes` so.
+    """
 
     cdef sky_model *handle
 
     def __cinit__(self, *, int d_model, int d_ff, int n_vocab, int n_layers, int n_heads, int n_decision_blocks,
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
                   float rope_base_local, str activation, layer_is_global, str architecture="s1",
-                  str option_layout="sequential", size_t qkv_table_bytes=0, isa=None, int n_cpus=0):
+                  str option_layout="sequential", size_t qkv_table_bytes=0, isa=None, int n_cpus=0, dict dtypes=None,
+                  size_t widened_bytes=0):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
             raise ValueError(f"layer_is_global: expected {n_layers} flags, got {len(flags)}")
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        cdef int32_t[::1] types
         cdef sky_model_params params
         memset(&params, 0, sizeof(params))
+        if dtypes:
+            names = tensor_shapes(d_model=d_model, d_ff=d_ff, n_vocab=n_vocab, n_layers=n_layers,
+                                  n_decision_blocks=n_decision_blocks, architecture=architecture)
+            types = np.array([DTYPES[dtypes.get(name, "f32")] for name in names], np.int32)
+            params.dtypes, params.widened_bytes = <const sky_dtype *>&types[0], widened_bytes
         params.architecture = ARCHITECTURES[architecture]
         params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
         params.n_layers, params.n_heads, params.n_decision_blocks = n_layers, n_heads, n_decision_blocks
@@ -207,6 +218,12 @@ cdef class CoreModel:
     def n_bytes(self) -> int:
         """Bytes of packed weights and tables."""
         return sky_model_bytes(self.handle)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """How many parameters of products and embedding are numbers of each type in memory; types that none is of left out."""
+        counts = {name: sky_model_parameters(self.handle, dtype) for name, dtype in DTYPES.items()}
+        return {name: count for name, count in counts.items() if count}
 
 
 def token_ids(ids not None):
@@ -612,13 +629,13 @@ cdef int select_kernels(str isa, sky_kernels *table) except -1:
     return 0
 
 
-cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const float *w) except -1:
-    """Allocates linear.panels and packs w [linear.n, linear.k]."""
+cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const void *w) except -1:
+    """Allocates linear.panels and packs w [linear.n, linear.k], which is of linear.type."""
     cdef size_t n_panels = (linear.n + table.panel_cols - 1) // table.panel_cols
     linear.panels = sky_alloc(n_panels * sky_panel_bytes(table, linear))
     if linear.panels == NULL:
         raise MemoryError
-    sky_pack(table, linear, SKY_DTYPE_F32, w, 0)
+    sky_pack(table, linear, linear.type, w, 0)
     return 0
 
 

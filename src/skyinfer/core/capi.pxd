@@ -79,6 +79,8 @@ cdef extern from "skyinfer.h" nogil:
         sky_activation activation
         sky_option_layout option_layout
         const uint8_t *layer_is_global
+        const sky_dtype *dtypes
+        size_t widened_bytes
         size_t qkv_table_bytes
         const char *isa
         int32_t n_cpus
@@ -101,6 +103,7 @@ cdef extern from "skyinfer.h" nogil:
     void sky_model_error(const sky_model *model, char *text, size_t n_bytes)
     const char *sky_model_isa(const sky_model *model)
     size_t sky_model_bytes(const sky_model *model)
+    int64_t sky_model_parameters(const sky_model *model, sky_dtype dtype)
     void sky_model_free(sky_model *model)
 
     ctypedef struct sky_plan:
@@ -198,6 +201,9 @@ cdef extern from "kernels/kernels.h" nogil:
         sky_matrix c
         sky_epilogue epilogue
         sky_activation act
+        float *scratch
+
+    size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
 
     ctypedef struct sky_norm:
         sky_matrix x
@@ -223,6 +229,8 @@ cdef extern from "kernels/kernels.h" nogil:
 
     ctypedef enum sky_weight_type:
         SKY_WEIGHT_F32
+        SKY_WEIGHT_F16
+        SKY_WEIGHT_BF16
         SKY_N_WEIGHT_TYPES
 
     ctypedef void sky_gemm_fn(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
@@ -249,7 +257,7 @@ cdef extern from "internal.h" nogil:
 
     sky_status sky_kernels_select(const char *isa, sky_kernels *table)
     size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)
-    int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_dtype dtype, const void *data, int first_row)
+    int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row)
     enum: SKY_ALIGN
     void *sky_alloc(size_t nbytes)
     void sky_release(void *memory)

@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
 
+WEIGHT_TYPES: dict[str, int]
 EPILOGUES: dict[str, tuple[int, int]]
 
 class PackedMatrix:
-    def __init__(self, isa: str, w: Matrix, gated: bool = False) -> None: ...
+    def __init__(self, isa: str, w: np.ndarray, gated: bool = False) -> None: ...
     @property
     def isa(self) -> str: ...
 

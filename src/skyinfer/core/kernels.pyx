@@ -6,7 +6,7 @@ padding. The table comes from the core that border.pyx links, so these are the k
 """
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport int32_t, uint16_t, uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uintptr_t
 from libc.string cimport memset
 
 from .border cimport pack_panels, release_panels, select_kernels
@@ -43,26 +43,43 @@ cdef sky_matrix _matrix(const float[:, :] values, str what, Py_ssize_t n_rows, P
     return m
 
 
+cdef void *_scratch(size_t n_floats, float **aligned) except NULL:
+    """Memory of one call alone, since threads may share the table; to be freed after it."""
+    cdef void *memory = PyMem_RawMalloc(n_floats * sizeof(float) + SKY_ALIGN)
+    if memory == NULL:
+        raise MemoryError
+    aligned[0] = <float *>((<uintptr_t>memory + SKY_ALIGN - 1) // SKY_ALIGN * SKY_ALIGN)
+    return memory
+
+
 cdef int _length(const float[::1] vector, str what, Py_ssize_t n) except -1:
     if vector.shape[0] != n:
         raise ValueError(f"{what}: expected {n} elements, got {vector.shape[0]}")
     return 0
 
 
+# what numpy calls an array's items -> the weight type that they are packed as
+WEIGHT_TYPES = {"float32": SKY_WEIGHT_F32, "float16": SKY_WEIGHT_F16, "uint16": SKY_WEIGHT_BF16}
+
+
 cdef class PackedMatrix:
-    """w [n, k] in the panels of one instruction set."""
+    """w [n, k] in the panels of one instruction set; float32, float16, or uint16 as bfloat16."""
 
     cdef sky_linear linear
     cdef readonly str isa
 
-    def __cinit__(self, str isa not None, const float[:, ::1] w not None, bint gated=False):
+    def __cinit__(self, str isa not None, w not None, bint gated=False):
         cdef sky_kernels table
         select_kernels(isa, &table)
+        if w.ndim != 2 or not w.flags.c_contiguous or w.dtype.name not in WEIGHT_TYPES:
+            raise ValueError(f"w: expected a contiguous matrix of {', '.join(WEIGHT_TYPES)}")
         if w.shape[0] < 1 or w.shape[1] < 1 or (gated and w.shape[0] % 2):
             raise ValueError(f"w: expected [n, k], n even where gated, got [{w.shape[0]}, {w.shape[1]}]")
         self.isa = isa
         self.linear.n, self.linear.k, self.linear.gated = w.shape[0], w.shape[1], gated
-        pack_panels(&table, &self.linear, &w[0, 0])
+        self.linear.type = WEIGHT_TYPES[w.dtype.name]
+        cdef const uint8_t[::1] data = w.reshape(-1).view("u1")
+        pack_panels(&table, &self.linear, &data[0])
 
     def __dealloc__(self):
         release_panels(&self.linear)
@@ -111,9 +128,11 @@ cdef class Kernels:
             g.bias = &bias[0]
         if residual is not None:
             g.residual = _matrix(residual, "residual", a.shape[0], w.linear.n)
+        cdef void *scratch = _scratch(sky_gemm_scratch(g.a.cols, g.epilogue) if w.linear.type else 0, &g.scratch)
         with nogil:
             for i in range(repeat):
                 self.table.gemm[<int>w.linear.type](&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
+        PyMem_RawFree(scratch)
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""
@@ -164,11 +183,7 @@ cdef class Kernels:
             if min(position) < 0 or max(position) >= n_keys:
                 raise ValueError("position: every one is a row of cos and sin")
             a.position, a.option = &position[0], &option[0]
-        # of this call alone: threads may share the table
-        cdef void *scratch = PyMem_RawMalloc(sky_attention_scratch(<int>n_keys, <int>d_head) * sizeof(float) + SKY_ALIGN)
-        if scratch == NULL:
-            raise MemoryError
-        a.scratch = <float *>((<uintptr_t>scratch + SKY_ALIGN - 1) // SKY_ALIGN * SKY_ALIGN)
+        cdef void *scratch = _scratch(sky_attention_scratch(<int>n_keys, <int>d_head), &a.scratch)
         with nogil:
             self.table.attention(&a)
         PyMem_RawFree(scratch)

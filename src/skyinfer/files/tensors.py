@@ -41,6 +41,11 @@ def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1) or (1,)
 
 
+def stored_dtype(info: TensorInfo) -> str:
+    """The name of the type that the core is given a tensor in: its own if the core reads that, else "f32"."""
+    return STORED_DTYPES.get(info.type, STORED_DTYPES[0])[0]
+
+
 def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
     """Rows of a tensor of one of the `STORED_DTYPES`, and the type's name.
 

@@ -17,7 +17,7 @@ from ..core import border
 from ..errors import FormatError, warn
 from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
-from ..files.tensors import ALL_ROWS
+from ..files.tensors import ALL_ROWS, stored_dtype
 from ..schema import Question
 from ..text.option_sequences import BUILDERS
 from ..text.sequence import longest_grown
@@ -30,6 +30,9 @@ from .prepared import Prepared, PreparedCache
 # forward pass.
 _PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
 MAX_THREADS = border.MAX_THREADS  # of a plan
+
+# Matrices of 16 bits are widened when they are loaded where all of them take no more so: they stay in the caches.
+_WIDENED_BYTES = 2 << 20
 
 # With a large vocabulary this tensor is much larger than any other. It is packed by so many rows, some megabytes, so
 # that neither its pages of the file nor its numbers, where they have to be dequantized, are in memory at once.
@@ -222,6 +225,8 @@ def _pack(
         qkv_table_bytes=token_table_bytes,
         isa=isa,
         n_cpus=available_cpus(),
+        dtypes={name: stored_dtype(info) for name, info in source.tensors.items()},
+        widened_bytes=_WIDENED_BYTES,
     )
 
     def pack(name: str) -> None:
