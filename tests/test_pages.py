@@ -17,6 +17,7 @@ from programs import need
 from test_web import WEB, need_packages
 
 import skyinfer
+from skyinfer.files.places import SHIPPED
 from skyinfer.games.flappy import QUESTIONS, Flappy
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -42,17 +43,18 @@ def test_pages_in_a_browser() -> None:
     assert "# pass 0" not in run.stdout
 
 
-def test_a_flight_in_a_browser_is_pythons() -> None:
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_flight_in_a_browser_is_pythons(name: str) -> None:
     """The same inputs, frame by frame. SKYINFER_FLIGHT_FRAMES=36000 for ten minutes of flight."""
     need_browser()
     seed, frames = 7, int(os.environ.get("SKYINFER_FLIGHT_FRAMES", "1200"))
-    command = ["node", "build/browser/flight.js", str(seed), str(frames)]
+    command = ["node", "build/browser/flight.js", name, str(seed), str(frames)]
     environment = os.environ | {"PYTHON": sys.executable}
     flight = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, check=True, timeout=600)
     flown = json.loads(flight.stdout)
 
     game, inputs = Flappy(seed), ""
-    compiled = skyinfer.load().compile({"action": QUESTIONS["action"]})
+    compiled = skyinfer.load(name).compile({"action": QUESTIONS["action"]})
     for _ in range(frames):
         thrust, glide = compiled.step(game.state_text())
         inputs += str(int(thrust >= glide))

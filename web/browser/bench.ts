@@ -45,13 +45,19 @@ function sizes(): void {
   }
 }
 
+/** A model that comes with skyinfer, and its address on the pages' server. */
+interface Shipped {
+  name: string;
+  url: string;
+}
+
 /** Native steps, by Python. */
-function native(isa: string): Times {
+function native(name: string, isa: string): Times {
   const program = `
 import json, sys, time
 import skyinfer
 from skyinfer.games.flappy import QUESTIONS
-compiled = skyinfer.load(isa=${JSON.stringify(isa)}).compile(QUESTIONS)
+compiled = skyinfer.load("${name}", isa="${isa}").compile(QUESTIONS)
 times = []
 for i in range(${rounds}):
     start = time.perf_counter()
@@ -68,12 +74,12 @@ interface Compared {
 }
 
 /** Every fifth frame of a flight with the teacher at the controls, and what Python answers. */
-function reference(): Compared {
+function reference(name: string): Compared {
   const program = `
 import json
 import skyinfer
 from skyinfer.games.flappy import QUESTIONS, Flappy
-compiled, game, states = skyinfer.load().compile(QUESTIONS), Flappy(7), []
+compiled, game, states = skyinfer.load("${name}").compile(QUESTIONS), Flappy(7), []
 for frame in range(5 * ${COMPARED}):
     if frame % 5 == 0:
         states.append(game.state_text())
@@ -88,14 +94,21 @@ function worst(found: readonly number[], expected: readonly number[]): string {
 }
 
 /** Three questions in a page; and how long from its navigation to the first answer. */
-async function inPage(page: Page, url: string, isa: string, rounds: number, states: string[]): Promise<{ times: Times; first: number; p: number[] }> {
+async function inPage(
+  page: Page,
+  url: string,
+  model: Shipped,
+  isa: string,
+  rounds: number,
+  states: string[],
+): Promise<{ times: Times; first: number; p: number[] }> {
   await page.goto(`${url}style.css`);
   const found = await page.evaluate(
-    async ([isa, rounds, state, states]) => {
+    async ([address, isa, rounds, state, states]) => {
       const start = performance.timeOrigin;
       const host = "/skyinfer.js";
       const { load, flappy } = (await import(host)) as typeof import("../src/index.js");
-      const model = await load("/models/0/s1-pico.gguf", isa ? { isa: isa as "wasm128" } : {});
+      const model = await load(address, isa ? { isa: isa as "wasm128" } : {});
       const compiled = model.compile(flappy.QUESTIONS);
       compiled.step(`${state}32`);
       const first = performance.timeOrigin + performance.now() - start;
@@ -110,7 +123,7 @@ async function inPage(page: Page, url: string, isa: string, rounds: number, stat
       }
       return { times, first, p };
     },
-    [isa, String(rounds), STATE, states] as const,
+    [`/${model.url}`, isa, String(rounds), STATE, states] as const,
   );
   return { ...found, times: timesOf(found.times) };
 }
@@ -151,9 +164,8 @@ async function wllama(page: Page, url: string, directory: string, rounds: number
 }
 
 /** Two questions and the game's step, a frame, here in Node.js. */
-async function frames(isa: "wasm128" | "wasm128_relaxed"): Promise<Times> {
-  const file = isa === "wasm128" ? "skyinfer.wasm" : "skyinfer-relaxed.wasm";
-  const model = await load(readFileSync(`${shipped}models/s1-pico.gguf`), { module: new Uint8Array(readFileSync(`${shipped}web/${file}`)) });
+async function frames(file: Uint8Array): Promise<Times> {
+  const model = await load(file, { module: new Uint8Array(readFileSync(`${shipped}web/skyinfer.wasm`)) });
   const { action, danger } = flappy.QUESTIONS;
   const compiled = model.compile({ action, danger });
   const game = new flappy.Flappy(model.core, 7);
@@ -168,25 +180,27 @@ async function frames(isa: "wasm128" | "wasm128_relaxed"): Promise<Times> {
 }
 
 sizes();
-const { states, p: expected } = reference();
 const [chromium, pages] = await Promise.all([browser(), servePages()]);
 try {
-  for (let turn = 0; turn < 2; turn++) {
-    row("native step, three questions, AVX2", native("avx2"));
+  const { models } = (await (await fetch(`${pages.url}models.json`)).json()) as { models: Shipped[] };
+  for (const model of [...models, ...models]) {
+    const { name } = model;
+    const { states, p: expected } = reference(name);
+    row(`${name}, native step, three questions, AVX2`, native(name, "avx2"));
     for (const isa of ["wasm128", "wasm128_relaxed"]) {
       const page = await chromium.newPage();
-      const { times, first, p } = await inPage(page, pages.url, isa, rounds, states);
+      const { times, first, p } = await inPage(page, pages.url, model, isa, rounds, states);
       row(`Chromium ${chromium.version()}, three questions, ${isa}`, times, `${worst(p, expected)}; first after ${first.toFixed(0)} ms`);
       await page.close();
     }
-    for (const directory of valuesOf("--wllama")) {
+    for (const directory of name === "s1-pico" ? valuesOf("--wllama") : []) {
       const { version } = JSON.parse(readFileSync(join(directory, "package.json"), "utf8")) as { version: string };
       const page = await (await chromium.newContext()).newPage();
       const { times, p } = await wllama(page, pages.url, directory, Math.ceil(rounds / 10), states);
       row(`the same Chromium, wllama ${version}`, times, worst(p, expected));
       await page.context().close();
     }
-    row(`Node.js ${process.version}, two questions and physics, wasm128`, await frames("wasm128"));
+    row(`Node.js ${process.version}, two questions and physics, wasm128`, await frames(new Uint8Array(await (await fetch(pages.url + model.url)).arrayBuffer())));
   }
   const page = await chromium.newPage();
   await page.goto(pages.url);

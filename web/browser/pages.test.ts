@@ -64,6 +64,23 @@ test("the model flies: 300 frames, decisions, probabilities", async () => {
   await page.close();
 });
 
+test("every model that comes with skyinfer flies and answers", async () => {
+  for (const path of ["", "ask.html"]) {
+    const { page, faults } = await open(path);
+    await until(page, "status", /is ready|Crashed/);
+    const names = await page.locator("#model option").allInnerTexts();
+    assert.ok(names.includes("s1-pico"));
+    for (const name of [...names.slice(1), names[0]!]) {
+      await page.locator("#model").selectOption(name);
+      await until(page, "status", new RegExp(`^${name} is ready`));
+      if (path) await until(page, "usage", /tokens/);
+      else assert.match(await text(page, "engine"), new RegExp(`^${name}, wasm128`));
+    }
+    assert.deepEqual(faults, []);
+    await page.close();
+  }
+});
+
 test("keys: space takes the controls, H gives them back, P pauses, R restarts", async () => {
   const { page, faults } = await open("");
   await until(page, "status", /is ready/);
