@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Core, JsonNumber, RequestError, load, parseJson, relaxedSupported, type Isa, type Model } from "../src/index.js";
+import { Core, FormatError, JsonNumber, RequestError, load, parseJson, relaxedSupported, type Isa, type Model } from "../src/index.js";
 import { lines, modelBytes } from "./cases.js";
 import { moduleBytes } from "./shipped.js";
 
@@ -149,6 +149,15 @@ test("streams, progress, and faults of a file that comes in pieces", async () =>
   const one = await load(bytes, { core });
   one.free();
   assert.throws(() => one.decide("a", question), /was freed/);
+});
+
+test("other tokenizers are refused by their names", async () => {
+  for (const name of ["wordpiece", "bert_cased"])
+    await assert.rejects(load(modelBytes(name), { module: moduleBytes("wasm128") }), (error) => {
+      assert.ok(error instanceof FormatError);
+      assert.match(error.message, /"(WordPiece|BertNormalizer)" is not supported in a browser/);
+      return true;
+    });
 });
 
 test("s1-pico, on the request of the README", async () => {

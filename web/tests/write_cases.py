@@ -37,7 +37,7 @@ from skyinfer.files.tensors import without_ones
 from skyinfer.runtime.thresholds import thresholds_of
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
-# of all golden models those that a browser reads; WordPiece it refuses
+# of all golden models those that a browser reads
 GOLDEN = [name for name in RECIPES | VARIANTS if name in RECIPES or name.startswith("parallel")]
 # painted of s2, one with more blocks of the decision, heads of another number and hardly any room
 S2: dict[str, dict[str, Any]] = {
@@ -228,6 +228,12 @@ def write_models(directory: Path) -> dict[str, Any]:
         convert(checkpoint, path, outtype="f32", name=entry.name, force=True)
         models[entry.name] = skyinfer.load(path)
     return models
+
+
+def write_refused(directory: Path) -> None:
+    """Models that Python reads and a browser refuses."""
+    for name in ("wordpiece", "bert_cased"):
+        convert(painted(name), directory / f"{name}.gguf", outtype="f16", name=name, force=True)
 
 
 def golden_bodies() -> Iterator[tuple[str, str, str, Any]]:
@@ -448,6 +454,7 @@ def main() -> None:
     directory, rounds, seed = options.directory, options.rounds, options.seed
     directory.mkdir(parents=True, exist_ok=True)
     models = write_models(directory)
+    write_refused(directory)
     write_json(directory / "json.jsonl", rounds, seed)
     write_bodies(directory / "bodies.jsonl", models, rounds, seed)
     write_answers(directory / "answers.jsonl", models, max(20, rounds // 20), seed)
