@@ -18,12 +18,12 @@ import pytest
 from programs import need
 
 import skyinfer
+from skyinfer.files import places
 from skyinfer.games.flappy import QUESTIONS, Flappy
 
 ROOT = Path(__file__).parents[1]
 WEB = ROOT / "web"
 SHIPPED = ROOT / "src" / "skyinfer" / "web"
-PICO = ROOT / "src" / "skyinfer" / "models" / "s1-pico.gguf"
 MOST_GZIP_BYTES = 25_000  # of the host, minified
 
 # Reads requests as lines, writes answers as lines. What `Model` of the host is given is what a page gives it.
@@ -55,12 +55,12 @@ def need_packages() -> None:
         pytest.skip("needs the packages of web/package.json: npm ci --prefix web")
 
 
-def answers(bodies: list[str], module: str = "") -> list[Any]:
+def answers(bodies: list[str], module: str = "", model: str = places.DEFAULT) -> list[Any]:
     """What the shipped host answers to requests, in plain Node.js."""
     need("node")
     host = (SHIPPED / "skyinfer.js").as_uri()
     path = str(SHIPPED / module) if module else ""
-    run = node("--input-type=module", "-e", ANSWERING, "--", host, path, PICO, input="\n".join(bodies) + "\n")
+    run = node("--input-type=module", "-e", ANSWERING, "--", host, path, places.shipped(model), input="\n".join(bodies) + "\n")
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.split("\n")[:-1]]
 
@@ -77,9 +77,10 @@ def near(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.parametrize("name", places.SHIPPED)
 @pytest.mark.parametrize("module", ["", "skyinfer.wasm"])  # "": it finds the one beside itself
-def test_the_shipped_host_answers_as_python_does(module: str) -> None:
-    model = skyinfer.load()
+def test_the_shipped_host_answers_as_python_does(module: str, name: str) -> None:
+    model = skyinfer.load(name)
     game = Flappy(7)
     bodies = []
     for _ in range(50):
@@ -88,7 +89,7 @@ def test_the_shipped_host_answers_as_python_does(module: str) -> None:
     odd = {"10": {"type": "choice", "instructions": 1.0, "criteria": ["b", 2.5, 1e22, True]}, "2": QUESTIONS["danger"]}
     bodies.append(json.dumps({"state": {"2": 1.0, "1": [10**30, -0.0, "\u00e9\U0001f600"]}, "questions": odd}))
     bodies.append(json.dumps({"state": ["turn " * 90, "last"], "questions": QUESTIONS}))
-    for body, found in zip(bodies, answers(bodies, module), strict=True):
+    for body, found in zip(bodies, answers(bodies, module, name), strict=True):
         request = json.loads(body)
         near(found, json.loads(json.dumps(model.decide(request["state"], request["questions"]))))
 
