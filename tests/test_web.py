@@ -60,7 +60,8 @@ def answers(bodies: list[str], module: str = "", model: str = places.DEFAULT) ->
     need("node")
     host = (SHIPPED / "skyinfer.js").as_uri()
     path = str(SHIPPED / module) if module else ""
-    run = node("--input-type=module", "-e", ANSWERING, "--", host, path, places.shipped(model), input="\n".join(bodies) + "\n")
+    lines = "\n".join(bodies) + "\n"
+    run = node("--input-type=module", "-e", ANSWERING, "--", host, path, places.shipped(model), input=lines)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.split("\n")[:-1]]
 
