@@ -1,9 +1,9 @@
 """Whether a small rule that is learned from 3,000 rows holds in any order of options and keys and in either spelling of
 numbers, on states that were never learned from; and how long that takes. Needs torch.
 
-    python tests/guard.py [--rows N] [--epochs N] [--seed S] [--threads N]
+    python tests/guard.py [--architecture s1|s2] [--rows N] [--epochs N] [--seed S] [--threads N]
 
-Exit code 1 where it holds for less than 97 in 100 states in some way of writing.
+Exit code 1 where it holds for less than 97 (s2: 98) in 100 states in some way of writing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skyinfer.train import train
 
 CRITERIA = {"attack": "go for the intruder", "flee": "run away", "hide": "stay out of sight"}
 ORDERS = list(itertools.permutations(CRITERIA.items()))
-REQUIRED = 0.97
+REQUIRED = {"s1": 0.97, "s2": 0.98}
 
 
 def question(order: int) -> dict[str, Any]:
@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--architecture", choices=list(REQUIRED), default="s1")
     options = parser.parse_args()
     known = some_states(options.rows, random.Random(f"learned {options.seed}"))
     seen = {tuple(state.items()) for state in known}
@@ -79,7 +80,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "guard"
         began, cpu = time.perf_counter(), time.process_time()
-        report = train(rule, question(0), known, out, epochs=options.epochs, seed=options.seed, threads=options.threads)
+        report = train(
+            rule, question(0), known, out, architecture=options.architecture, epochs=options.epochs, seed=options.seed,
+            threads=options.threads,
+        )  # fmt: skip
         print(report)
         print(f"\n{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU time")
         model = skyinfer.load(out)
@@ -91,7 +95,7 @@ def main() -> int:
                 right += response["answers"]["act"]["choice"] == rule(state)["act"]
             worst = min(worst, right / len(unseen))
             print(f"{name:<28} {right / len(unseen):.4f} of {len(unseen)} unseen states")
-    return 0 if worst >= REQUIRED else 1
+    return 0 if worst >= REQUIRED[options.architecture] else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The torch network of a checkpoint directory, and sequences as it reads them, for the tests of training."""
+"""The torch network of a checkpoint directory, and sequences as s1 reads them, for the tests of training."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from reference import read_safetensors
 from skyinfer.schema import QUESTION_TYPES
 from skyinfer.train.batches import Chunk
 from skyinfer.train.network import Network, Shape
+from skyinfer.train.set_network import SetNetwork
 
 
 def network_of(directory: Path) -> Network:
+    shape, weights = _read(directory)
+    return Network(shape, weights)
+
+
+def set_network_of(directory: Path) -> SetNetwork:
+    shape, weights = _read(directory)
+    return SetNetwork(shape, weights)
+
+
+def _read(directory: Path) -> tuple[Shape, dict[str, torch.Tensor]]:
     encoder = json.loads((directory / "encoder" / "config.json").read_text("utf-8"))
     agent = json.loads((directory / "rl_agent_config.json").read_text("utf-8"))
     shape = Shape(
         encoder["hidden_size"], encoder["num_hidden_layers"], encoder["num_attention_heads"],
-        encoder["intermediate_size"], agent["head_layers"], encoder["vocab_size"],
+        encoder["intermediate_size"], agent.get("head_layers", agent.get("decision_blocks")), encoder["vocab_size"],
         layer_is_global=tuple(i % 3 == 0 for i in range(encoder["num_hidden_layers"])),
         activation=encoder["hidden_activation"], window=encoder["local_attention"] // 2,
+        architecture=agent.get("architecture", "s1"),
     )  # fmt: skip
     tensors = read_safetensors(directory / "model.safetensors")
-    return Network(shape, {name: torch.tensor(tensors[name], dtype=torch.float32) for name, _ in shape.tensors()})
+    return shape, {name: torch.tensor(tensors[name], dtype=torch.float32) for name, _ in shape.tensors()}
 
 
 def padded(sequences: list[tuple[list[int], list[int], str]], pad: int = 0) -> Chunk:

@@ -15,7 +15,7 @@ import pytest
 from test_flappy import numbers
 
 import skyinfer
-from skyinfer.games import judging, pilots, s1_pico
+from skyinfer.games import judging, pilots, s1_pico, s2_pico
 from skyinfer.games.flappy import DIFFICULTIES, MARGINS, QUESTIONS, Flappy
 from skyinfer.train.rows import gather
 
@@ -164,21 +164,27 @@ def test_a_memory_changes_no_flight() -> None:
         assert game.state_text() == again.state_text()
 
 
+@pytest.mark.parametrize("architecture", ["s1", "s2"])
 def test_the_command_makes_a_model_and_goes_on_where_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(judging, "N_STATES", 200)
     small = ["--rounds", "2", "--states", "120", "--epochs", "1", "--flights", "2", "--minutes", "0.02"]
-    assert s1_pico.main(["-o", str(tmp_path / "a"), *small]) == 1  # the requirements are not met, and that is said
+    recipe, name = (s2_pico.RECIPE if architecture == "s2" else s1_pico.Recipe()), f"{architecture}-pico"
+    assert (
+        s1_pico.main(["-o", str(tmp_path / "a"), *small], recipe) == 1
+    )  # the requirements are not met, and that is said
     assert "NOT MET" in capsys.readouterr().out
     report = json.loads((tmp_path / "a" / "report.json").read_text("utf-8"))
     assert report["recipe"]["states"] == 120
     assert report["flights"]["model"]["flights"] == 2
-    file = tmp_path / "a" / "s1-pico.gguf"
-    assert report["bytes"] == file.stat().st_size < 1_000_000
+    assert report["recipe"]["architecture"] == architecture
+    file = tmp_path / "a" / f"{name}.gguf"
+    assert report["bytes"] == file.stat().st_size < 500_000
     model = skyinfer.load(file)
-    assert (model.name, model.config.max_tokens, model.config.max_head_tokens) == ("s1-pico", 256, 96)
+    assert (model.name, model.config.max_tokens, model.config.max_head_tokens) == (name, 256, 96)
+    assert model.config.architecture == architecture
     answers = model.decide("vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", QUESTIONS)["answers"]
     assert list(answers["action"]["probabilities"]) == ["thrust", "glide"]
     assert list(answers["margin"]["legend"].values()) == list(MARGINS)
@@ -186,10 +192,10 @@ def test_the_command_makes_a_model_and_goes_on_where_it_was(
     # the second round is lost: it is made again, the same, and the first stays
     before = file.read_bytes()
     first = (tmp_path / "a" / "round-0" / "model.safetensors").stat().st_mtime_ns
-    for path in sorted((tmp_path / "a" / "s1-pico").rglob("*"), reverse=True):
+    for path in sorted((tmp_path / "a" / name).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     (tmp_path / "a" / "rows-1.jsonl").unlink()
-    s1_pico.main(["-o", str(tmp_path / "a"), *small])
+    s1_pico.main(["-o", str(tmp_path / "a"), *small], recipe)
     assert (tmp_path / "a" / "round-0" / "model.safetensors").stat().st_mtime_ns == first
     assert file.read_bytes() == before
 

@@ -12,8 +12,8 @@ from .signals import Terminated, termination_raised
 SUMMARY = "Train a model on rows of states, questions and answers."
 
 # those that `train_rows` has under the same names
-_OPTIONS = ("size", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size", "lr",
-            "held_out", "augment", "evaluate", "threads", "resume", "force")  # fmt: skip
+_OPTIONS = ("size", "architecture", "init", "epochs", "seed", "vocab_size", "max_len", "head_max_len", "batch_size",
+            "lr", "held_out", "augment", "evaluate", "threads", "resume", "force")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-q", "--questions", metavar="FILE", help="JSON: the questions of rows that have none of their own")
     add("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
     add("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
+    add(
+        "--architecture",
+        metavar="NAME",
+        help="s1, a Laya model (default), or s2, which reads a state once for all questions",
+    )
     add("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
     add("--epochs", metavar="N", type=float, help="passes over the rows (default: by their number)")
     add("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")

@@ -1,6 +1,6 @@
 """How well a model plays Flappy Drone: its flights and those of other pilots, and its answers against the truth.
 
-`REQUIRED` has what the model that comes with skyinfer must reach.
+`REQUIRED` has what the models that come with skyinfer must reach.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ FLIGHT_SEEDS = 0  # and the following
 STATE_SEEDS = 1_000_000
 N_STATES = 20_000
 
-REQUIRED = {
+_OF_S1 = {
     "median flight, of the teacher's": 0.95,
     "median flight, of chance's": 20.0,
     "danger AUC": 0.97,
     "danger ECE, at most": 0.03,
     "margin accuracy": 0.95,
+}
+# by architecture
+REQUIRED = {
+    "s1": _OF_S1,
+    "s2": _OF_S1
+    | {"flights that survive": 1.0, "danger AUC": 0.995, "danger ECE, at most": 0.01, "margin accuracy": 0.9995},
 }
 
 
@@ -101,9 +107,14 @@ def judge_states(model: Model, seen: Collection[str], n: int) -> dict[str, Any]:
 
 
 def judge(
-    model: Model, seen: Collection[str], n_flights: int, frames: int, say: Callable[[str], None]
+    model: Model,
+    seen: Collection[str],
+    n_flights: int,
+    frames: int,
+    say: Callable[[str], None],
+    architecture: str = "s1",
 ) -> dict[str, Any]:
-    """All scores, with flights at the highest difficulty, and whether they reach what is required."""
+    """All scores, with flights at the highest difficulty, and whether they reach what is required of `architecture`."""
     scores = judge_states(model, seen, N_STATES)
     say(f"judged {scores['states']:,} states")
     hardest = DIFFICULTIES[-1]
@@ -122,11 +133,13 @@ def judge(
         "danger AUC": scores["danger"]["auc"] or 0.0,
         "danger ECE, at most": scores["danger"]["ece"],
         "margin accuracy": scores["margin"]["accuracy"],
+        "flights that survive": flown["model"]["survived"] / n_flights,
     }
     scores["reached"] = reached
+    scores["required"] = required = REQUIRED[architecture]
     scores["met"] = {
         name: reached[name] <= bound if name.endswith("at most") else reached[name] >= bound
-        for name, bound in REQUIRED.items()
+        for name, bound in required.items()
     }
     return scores
 
@@ -142,6 +155,6 @@ def as_text(scores: dict[str, Any]) -> str:
     lines.append("required")
     lines += [
         f"  {name:<34} {bound:6} {scores['reached'][name]:9.4f}  {'met' if scores['met'][name] else 'NOT MET'}"
-        for name, bound in REQUIRED.items()
+        for name, bound in scores["required"].items()
     ]
     return "\n".join(lines)

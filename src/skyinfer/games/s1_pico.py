@@ -2,6 +2,8 @@
 
     python -m skyinfer.games.s1_pico -o DIR
 
+The same recipe with another architecture makes s2-pico (s2_pico.py).
+
 The first rows are states of flights by the teacher, with random inputs now and then, so that they have recoveries and
 crashes. In every further round the model flies, the teacher labels the states, and training continues with all rows
 (DAgger: Ross, Gordon and Bagnell 2011). A finished step that DIR holds is not done again. DIR/report.json has the
@@ -19,7 +21,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +35,13 @@ from .flappy import DIFFICULTIES, FRAMES_PER_SECOND, MARGINS, QUESTIONS, Flappy
 from .judging import as_text, judge
 from .pilots import Pilot, RememberingPilot, TeacherPilot, disturbed
 
-NAME = "s1-pico"
 TRAINING_SEEDS = (1 << 32, 1 << 63)
 
 # The difference in cost that makes the better input e times as likely as the other; one frame makes about as much.
 _PREFERENCE_COST = 100.0
 
-# Highest learning rate of the first round, by default.
-_LR = 3e-3
-
 # The fraction of a flight's frames that become rows: frames in sequence are nearly equal.
 _KEPT = 1 / 3
-
-# Danger and margin are learned much faster than the input: they are asked about every so many-th text.
-_OTHERS_EVERY = 3
 
 # easy, normal and hard, by how often they are flown
 _SHARES = (1, 1, 2)
@@ -84,11 +79,12 @@ class Visits:
         found[1] += preference(game)
         found[2] += game.will_crash()
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self, others_every: int = 3) -> Iterator[dict[str, Any]]:
+        """A row for each text, which asks for the input; every so many-th asks for danger and margin, too."""
         for number, (text, (n, thrust, danger, margin)) in enumerate(self._by_text.items()):
             p = round(thrust / n, 4)
             answers: dict[str, Any] = {"action": {"thrust": p, "glide": round(1 - p, 4)}}
-            if number % _OTHERS_EVERY == 0:
+            if number % others_every == 0:
                 answers |= {"danger": round(danger / n, 4), "margin": MARGINS[int(margin)]}
             yield {"state": text, "questions": QUESTIONS, "answers": answers, "x_visits": int(n)}
 
@@ -110,9 +106,9 @@ def collect(
             progress("flying", min(len(visits), n_states), n_states)
 
 
-def write_rows(path: Path, visits: Visits) -> None:
+def write_rows(path: Path, visits: Visits, others_every: int = 3) -> None:
     with WholeFile(path, replace=True).writing() as file:
-        for row in visits.rows():
+        for row in visits.rows(others_every):
             file.write(json.dumps(row).encode() + b"\n")
 
 
@@ -124,18 +120,30 @@ class Recipe:
     """What the model depends on: equal recipes make equal files (on one machine, with one version of torch).
 
     Attributes:
+        architecture: of the model.
         seed: of everything.
         rounds: of flying and training.
         states: distinct texts of the first round; every further round adds half as many.
+        others_every: danger and margin are asked about every so many-th text. They are learned much faster than the
+            input, and to s1 every question is a sequence of its own.
         epochs: of the first round's training; further rounds have half as many.
-        lr: highest learning rate of the first round, or None for the default; half of it in further rounds.
+        batch_size: examples of an update.
+        lr: highest learning rate of the first round; half of it in further rounds.
     """
 
+    architecture: str = "s1"
     seed: int = 0
     rounds: int = 2
     states: int = 150_000
+    others_every: int = 3
     epochs: float = 3.0
-    lr: float | None = None
+    batch_size: int = 128
+    lr: float = 3e-3
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return f"{self.architecture}-pico"
 
 
 def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int], None] | None = None) -> Path:
@@ -151,13 +159,13 @@ def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int
     files: list[Path] = []
     for number in range(recipe.rounds):
         last = number == recipe.rounds - 1
-        checkpoint = out / (NAME if last else f"round-{number}")
+        checkpoint = out / (recipe.name if last else f"round-{number}")
         files.append(out / f"rows-{number}.jsonl")
         if not files[-1].exists():
             pilot: Pilot = TeacherPilot() if before is None else RememberingPilot(load(before), {})
             visits, rng = Visits(), random.Random(f"{recipe.seed} {number}")
             collect(pilot, visits, recipe.states if before is None else recipe.states // 2, rng, progress)
-            write_rows(files[-1], visits)
+            write_rows(files[-1], visits, recipe.others_every)
             say(f"round {number}: {len(visits):,} states")
         if not (checkpoint / AGENT).exists():
             report = train_rows(
@@ -165,12 +173,13 @@ def build(out: Path, recipe: Recipe, say: Say, progress: Callable[[str, int, int
                 checkpoint,
                 # all that the result depends on, so that another default makes no other model
                 size="pico",
+                architecture=recipe.architecture,
                 vocab_size=None if before else 1024,
                 max_len=256,
                 head_max_len=96,
-                batch_size=128,
+                batch_size=recipe.batch_size,
                 epochs=recipe.epochs if before is None else recipe.epochs / 2,
-                lr=(recipe.lr or _LR) / (1 if before is None else 2),
+                lr=recipe.lr / (1 if before is None else 2),
                 held_out=None,
                 augment=False,
                 seed=recipe.seed,
@@ -194,10 +203,14 @@ def _keep_to(recipe: Recipe, path: Path) -> None:
         file.write(ours.encode() + b"\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; exit code 1 where a requirement is not met, 2 where the model cannot be made."""
-    default = Recipe()
-    parser = argparse.ArgumentParser(prog="python -m skyinfer.games.s1_pico", description=f"Makes {NAME}.gguf.")
+def main(argv: Sequence[str] | None = None, default: Recipe | None = None) -> int:
+    """The command; exit code 1 where a requirement is not met, 2 where the model cannot be made.
+
+    `default`: what the options stand for that are not given.
+    """
+    default = Recipe() if default is None else default
+    prog = f"python -m skyinfer.games.{default.name.replace('-', '_')}"
+    parser = argparse.ArgumentParser(prog=prog, description=f"Makes {default.name}.gguf.")
     parser.add_argument("-o", "--out", metavar="DIR", required=True, type=Path, help="what is made, step by step")
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--rounds", metavar="N", type=int, default=default.rounds)
@@ -214,7 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(f"{(time.monotonic() - begin) / 60:5.1f} min  {text}", flush=True)
 
-    recipe = Recipe(options.seed, options.rounds, options.states, options.epochs, options.lr)
+    given = {name: getattr(options, name) for name in ("seed", "rounds", "states", "epochs", "lr")}
+    recipe = replace(default, **given)
     try:
         return _run(options.out, recipe, options.flights, options.minutes, say)
     except KeyboardInterrupt:
@@ -229,10 +243,11 @@ def _run(out: Path, recipe: Recipe, n_flights: int, minutes: float, say: Say) ->
     out.mkdir(parents=True, exist_ok=True)
     with Progress(sys.stderr) as progress:
         checkpoint = build(out, recipe, say, progress.show_steps)
-    file = convert(checkpoint, out / f"{NAME}.gguf", outtype="f16", name=NAME, force=True)
+    file = convert(checkpoint, out / f"{recipe.name}.gguf", outtype="f16", name=recipe.name, force=True)
     say(f"{file}: {file.stat().st_size:,} bytes")
     seen = {row["state"] for n in range(recipe.rounds) for _, row in read_rows(out / f"rows-{n}.jsonl")}
-    scores = judge(load(file), seen, n_flights, round(minutes * 60 * FRAMES_PER_SECOND), say)
+    frames = round(minutes * 60 * FRAMES_PER_SECOND)
+    scores = judge(load(file), seen, n_flights, frames, say, recipe.architecture)
     report = {"recipe": asdict(recipe), "bytes": file.stat().st_size, "states": len(seen)} | scores
     with WholeFile(out / "report.json", replace=True).writing() as stream:
         stream.write(json.dumps(report, indent=1).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Trains decision models: rows of states, questions and answers in, a Laya checkpoint directory out.
+"""Trains decision models: rows of states, questions and answers in, a checkpoint directory out.
 
     from skyinfer.train import train_rows
 

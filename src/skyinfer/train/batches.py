@@ -49,6 +49,19 @@ def chunks_of(
         return []
     starts, used = encoded.spans(examples, None if drawn is None else drawn.views)
     lengths = np.minimum(encoded.max_len, encoded.prefix_lengths[encoded.question[examples]] + used + 1)
+    orders = None if drawn is None else drawn.orders
+    return [
+        _chunk(
+            encoded, examples[group], weights, lengths[group], starts[group], used[group],
+            None if orders is None else orders[group],
+        )
+        for group in of_like_length(lengths, tokens)
+    ]  # fmt: skip
+
+
+def of_like_length(lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
+    """The numbers of sequences of these lengths [n] in groups: of at most so many padded tokens each, of about the same
+    work, and four or eight or twelve where there are many."""
     by_length = np.argsort(lengths, kind="stable")
     sorted_lengths = lengths[by_length]
     total = int(sorted_lengths.sum())
@@ -61,14 +74,7 @@ def chunks_of(
             groups.append(by_length[first:i])
             first = i
     groups.append(by_length[first:])
-    orders = None if drawn is None else drawn.orders
-    return [
-        _chunk(
-            encoded, examples[group], weights, lengths[group], starts[group], used[group],
-            None if orders is None else orders[group],
-        )
-        for group in groups
-    ]  # fmt: skip
+    return groups
 
 
 def _chunk(
@@ -92,14 +98,13 @@ def _chunk(
         strict=True,
     )  # fmt: skip
     for i, (example, asked, k, length, start, n_state) in enumerate(rows):
-        prefix = encoded.prefixes[asked]
         target: tuple[float, ...] | np.ndarray = encoded.targets[example]
         prefix_ids, at = encoded.prefix_arrays[asked]
         if orders is not None:
             order = orders[i, :k]
             prefix_ids, at = in_order(prefix_ids, at, order)
             target = np.array(target)[order]
-        n = len(prefix.ids)
+        n = len(prefix_ids)
         if n < length:
             ids[i, :n] = prefix_ids
             ids[i, n : n + n_state] = encoded.ids[start : start + n_state]

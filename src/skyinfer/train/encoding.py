@@ -19,10 +19,22 @@ import numpy as np
 from ..errors import RequestError
 from ..files.checkpoint.hf_tokenizer import canonical_tokenizer_json, special_token_text, tokenizer_config
 from ..schema import QUESTION_TYPES, Question
+from ..text.option_sequences import BUILDERS
 from ..text.sequence import AnyPrefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template
 from ..text.tokenizer import Tokenizer, parse
 from .rows import Dataset, Fault, RowsError
+
+
+class OptionNumbers(NamedTuple):
+    """The distinct option sequences of a dataset of s2's.
+
+    sequences: ids, marker and kind of question of each. of_question: int64 [n_questions, most options], the sequence of
+    each option, 0 behind a question's own.
+    """
+
+    sequences: list[tuple[tuple[int, ...], int, int]]
+    of_question: np.ndarray
 
 
 class _SpecialIds(NamedTuple):
@@ -32,7 +44,9 @@ class _SpecialIds(NamedTuple):
     mask_id: int
 
 
-def builder_of(directory: Path, vocab_size: int, max_len: int, head_max_len: int) -> tuple[SequenceBuilder, int]:
+def builder_of(
+    directory: Path, vocab_size: int, max_len: int, head_max_len: int, architecture: str = "s1"
+) -> tuple[SequenceBuilder, int]:
     """The sequence builder of a checkpoint's `tokenizer` directory, as `skyinfer.load` makes it, and its pad token.
 
     Raises:
@@ -47,7 +61,7 @@ def builder_of(directory: Path, vocab_size: int, max_len: int, head_max_len: int
     special = _SpecialIds(vocab_size, *(-1 if token is None else token for token in ids))
     tokenizer = Tokenizer(backend, special, str(directory / "tokenizer.json"))
     template = PromptTemplate(laya_template(cls, sep, mask), cls=cls, sep=sep, mask=mask)
-    return SequenceBuilder(tokenizer, template, max_len, head_max_len), pad or 0
+    return BUILDERS[architecture](tokenizer, template, max_len, head_max_len), pad or 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,7 @@ class Encoded:
     """A tokenized dataset.
 
     Attributes:
+        architecture: the core's name of it, which the builder was made for.
         prefixes: of each question, its options in the order given.
         state, question: int32 [n_examples], which of them an example is of.
         targets: of each example, in the order of its question's options.
@@ -64,9 +79,10 @@ class Encoded:
         begins, counts: int64 [n_views, n_states], where in `ids` a view begins, and its tokens. View 0 is the state
             as it was given.
         keeps_tail: bool [n_states], whether a state that is too long keeps its end.
-        max_len: tokens of a sequence. pad, sep: token ids.
+        max_len: tokens of a sequence. pad, cls, sep: token ids.
     """
 
+    architecture: str
     prefixes: list[AnyPrefix]
     state: np.ndarray
     question: np.ndarray
@@ -79,11 +95,12 @@ class Encoded:
     keeps_tail: np.ndarray
     max_len: int
     pad: int
+    cls: int
     sep: int
 
     @cached_property
     def prefix_lengths(self) -> np.ndarray:
-        """int64 [n_questions]."""
+        """int64 [n_questions]: tokens in front of a state's in a sequence."""
         return np.array([len(prefix.front) for prefix in self.prefixes])
 
     @cached_property
@@ -108,6 +125,16 @@ class Encoded:
         found: np.ndarray = is_choice & (self.prefix_lengths < self.max_len)
         return found
 
+    @cached_property
+    def option_numbers(self) -> OptionNumbers:
+        """Of s2."""
+        numbers: dict[tuple[tuple[int, ...], int, int], int] = {}
+        of_question = np.zeros((len(self.prefixes), self.n_options.max()), np.int64)
+        for i, (prefix, kind) in enumerate(zip(self.prefixes, self.kinds.tolist(), strict=True)):
+            for j, (ids, marker) in enumerate(zip(prefix.option_ids or (), prefix.markers, strict=True)):
+                of_question[i, j] = numbers.setdefault((ids, marker, kind), len(numbers))
+        return OptionNumbers(list(numbers), of_question)
+
     def spans(self, examples: np.ndarray, views: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """(starts, used), int64 [n] each: the part of `ids` that is the state in the sequences of `examples` [n], in
         the given view [n] of each (default: as given)."""
@@ -125,6 +152,9 @@ class Encoded:
         """A view for each of `examples` and, with `options`, an order of its options."""
         n, questions = len(examples), self.question[examples]
         views = draw.integers(0, len(self.begins), n)
+        if self.architecture == "s2":  # a state is shown once for all that is asked about it
+            _, first, which = np.unique(self.state[examples], return_index=True, return_inverse=True)
+            views = views[first][which]
         if not options:
             return Drawn(views, None)
         n_options = self.n_options[questions]
@@ -153,7 +183,12 @@ class Drawn(NamedTuple):
 
 
 def encode(
-    dataset: Dataset, builder: SequenceBuilder, pad: int, max_len: int, views: Callable[[int], list[str]] | None = None
+    dataset: Dataset,
+    builder: SequenceBuilder,
+    pad: int,
+    max_len: int,
+    views: Callable[[int], list[str]] | None = None,
+    architecture: str = "s1",
 ) -> Encoded:
     """Tokenize every state and question once, for sequences of at most `max_len` tokens.
 
@@ -185,6 +220,7 @@ def encode(
     examples = dataset.examples
     n_states = len(dataset.states)
     encoded = Encoded(
+        architecture,
         prefixes,
         np.array([example.state for example in examples], np.int32),
         np.array([example.question for example in examples], np.int32),
@@ -197,6 +233,7 @@ def encode(
         np.array([state.is_list for state in dataset.states]),
         max_len,
         pad,
+        builder.tokenizer.cls_id,
         builder.sep_id,
     )
     _, used = encoded.spans(np.arange(len(examples)))

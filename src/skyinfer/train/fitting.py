@@ -11,11 +11,12 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +28,13 @@ from ..files.whole_file import WholeFile
 from .batches import Chunk, chunks_of
 from .directory import SnapshotError
 from .encoding import Drawn, Encoded
-from .network import Batch, Network
+from .network import Batch, Encoder, Network
 from .optimizer import Optimizer
+from .set_batches import OptionChunk, StateChunk, laid_out
+from .set_network import OptionBatch, SetNetwork, StateBatch
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 # Between two snapshots; of a large model, which take long, no more than this share of the time goes into them.
 _SNAPSHOT_SECONDS, _SNAPSHOT_SHARE = 10.0, 0.05
@@ -79,7 +85,7 @@ class Workers:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "skyinfer-train", initializer=torch.set_num_threads, initargs=(1,))
 
-    def map(self, work: Callable[[Chunk], list[Tensor]], chunks: list[Chunk]) -> Iterator[list[Tensor]]:
+    def map(self, work: Callable[[_Given], _Found], chunks: Iterable[_Given]) -> Iterator[_Found]:
         """Results in the order of `chunks`."""
         return self._pool.map(work, chunks)
 
@@ -100,15 +106,57 @@ def workers(threads: int) -> Iterator[Workers]:
         torch.set_num_threads(before)
 
 
+class Laid(NamedTuple):
+    """A batch as it goes through the network: of s2 first its options, whose outcome is shared by all chunks."""
+
+    options: list[OptionChunk]
+    chunks: Sequence[Chunk | StateChunk]
+
+
+def laid(encoded: Encoded, examples: np.ndarray, weights: np.ndarray, drawn: Drawn | None) -> Laid:
+    """`examples` as the network of their architecture takes them; arguments as those of `chunks_of`."""
+    if encoded.architecture == "s2":
+        return Laid(*laid_out(encoded, examples, weights, drawn))
+    return Laid([], chunks_of(encoded, examples, weights, drawn))
+
+
 def batch_of(chunk: Chunk) -> Batch:
+    arrays = (chunk.markers, chunk.options, chunk.kinds)
+    return Batch(torch.from_numpy(chunk.ids), _keys(chunk), *map(torch.from_numpy, arrays))
+
+
+def option_batch(chunk: OptionChunk) -> OptionBatch:
+    return OptionBatch(torch.from_numpy(chunk.ids), _keys(chunk), *map(torch.from_numpy, (chunk.markers, chunk.kinds)))
+
+
+def state_batch(chunk: StateChunk) -> StateBatch:
+    n_rows, counts = len(chunk.table_rows), chunk.row_counts
+    has_row = np.arange(counts.max()) < counts[:, None]
+    by_state, by_question = np.zeros(has_row.shape, np.int64), np.zeros(chunk.options.shape, np.int64)
+    by_state[has_row] = by_question[chunk.options] = np.arange(n_rows)
+    arrays = (
+        chunk.table_rows, by_state, np.flatnonzero(has_row), by_question, chunk.options, np.flatnonzero(chunk.options)
+    )  # fmt: skip
+    return StateBatch(torch.from_numpy(chunk.ids), _keys(chunk), *map(torch.from_numpy, arrays))
+
+
+def _keys(chunk: Chunk | OptionChunk | StateChunk) -> Tensor | None:
     length = chunk.ids.shape[1]
     padded = int(chunk.lengths.min()) < length
-    keys = torch.from_numpy(np.arange(length) < chunk.lengths[:, None]) if padded else None
-    arrays = (chunk.markers, chunk.options, chunk.kinds)
-    return Batch(torch.from_numpy(chunk.ids), keys, *map(torch.from_numpy, arrays))
+    return torch.from_numpy(np.arange(length) < chunk.lengths[:, None]) if padded else None
 
 
-def cross_entropy(logits: Tensor, chunk: Chunk) -> Tensor:
+def logits_of(network: Encoder, chunk: Chunk | StateChunk, table: Tensor | None) -> Tensor:
+    """[n, n_options] scores of a chunk. table: what the network makes of the options of an s2 batch."""
+    if isinstance(chunk, StateChunk):
+        assert isinstance(network, SetNetwork)
+        assert table is not None
+        return network.logits(state_batch(chunk), table)
+    assert isinstance(network, Network)
+    return network.logits(batch_of(chunk))
+
+
+def cross_entropy(logits: Tensor, chunk: Chunk | StateChunk) -> Tensor:
     """Sum over the chunk of weight * cross entropy."""
     p = F.log_softmax(logits, -1).masked_fill(logits.isneginf(), 0.0)
     per_example = -(torch.from_numpy(chunk.targets) * p).sum(-1)
@@ -119,7 +167,7 @@ class Fit:
     """A network in training."""
 
     def __init__(
-        self, network: Network, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan
+        self, network: Encoder, encoded: Encoded, examples: np.ndarray, weights: np.ndarray, plan: Plan
     ) -> None:
         """`examples`: those to learn from; `weights`: [n_examples of `encoded`], what each counts in the loss."""
         self.network, self.plan, self.standing = network, plan, Standing()
@@ -130,6 +178,7 @@ class Fit:
             parameter.requires_grad_(True)
         self._optimizer = Optimizer(network.weights, network.shape.d_model, plan.weight_decay)
         self._order: tuple[int, np.ndarray] = (-1, examples)
+        self._table: Tensor | None = None  # what s2's network made of the options of the step that is under way
 
     @property
     def done(self) -> bool:
@@ -144,27 +193,27 @@ class Fit:
         while size:
             epoch, place = divmod(start, n)
             if self._order[0] != epoch:
-                drawn = np.random.default_rng([self.plan.seed, 1, epoch]).permutation(n)
-                self._order = epoch, self._examples[drawn]
+                self._order = epoch, self._examples[self._in_order(np.random.default_rng([self.plan.seed, 1, epoch]))]
             part = self._order[1][place : place + size]
             parts.append(part)
             start, size = start + len(part), size - len(part)
         return np.concatenate(parts)
 
+    def _in_order(self, draw: np.random.Generator) -> np.ndarray:
+        """The places of the examples in one epoch's order: in s2 what is asked about a state comes together."""
+        if self._encoded.architecture == "s1":
+            return draw.permutation(len(self._examples))
+        _, which = np.unique(self._encoded.state[self._examples], return_inverse=True)
+        found: np.ndarray = np.argsort(draw.permutation(which.max() + 1)[which], kind="stable")
+        return found
+
     def step(self, threads: Workers) -> float:
         """One update. Returns the batch's mean loss."""
         began = time.perf_counter()
         chosen = self.batch(self.standing.step)
-        total: list[Tensor] | None = None
         draw = np.random.default_rng([self.plan.seed, 2, self.standing.step])
         drawn = self._encoded.drawn(chosen, draw, options="options" in self.plan.augmentation)
-        for found in threads.map(self._gradients, chunks_of(self._encoded, chosen, self._weights, drawn)):
-            if total is None:
-                total = found
-            else:
-                torch._foreach_add_(total, found)
-        assert total is not None
-        loss, *gradients = total
+        loss, *gradients = self._of_batch(laid(self._encoded, chosen, self._weights, drawn), threads)
         torch._foreach_div_(gradients, float(len(chosen)))
         mean = float(loss) / len(chosen)
         if not math.isfinite(mean):
@@ -182,11 +231,27 @@ class Fit:
         self._torn = False
         return mean
 
-    def _gradients(self, chunk: Chunk) -> list[Tensor]:
-        """[loss, gradient of each parameter], summed over the chunk."""
-        loss = cross_entropy(self.network.logits(batch_of(chunk)), chunk)
-        found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        return [loss.detach(), *found]
+    def _of_batch(self, batch: Laid, threads: Workers) -> list[Tensor]:
+        """[loss, gradient of each parameter], summed over the batch."""
+        tables = list(threads.map(self._options, batch.options))
+        self._table = torch.cat([own.detach() for own in tables]).requires_grad_(True) if tables else None
+        total = _sum(threads.map(self._gradients, batch.chunks))
+        if tables:
+            # what the chunks together ask of the options, handed on to the weights that the options came from
+            asked = torch.split(total.pop(), [len(own) for own in tables])
+            own = threads.map(lambda pair: _gradients_of(*pair, self._parameters), zip(tables, asked, strict=True))
+            torch._foreach_add_(total[1:], _sum(own))
+        return total
+
+    def _options(self, chunk: OptionChunk) -> Tensor:
+        assert isinstance(self.network, SetNetwork)
+        return self.network.options(option_batch(chunk))
+
+    def _gradients(self, chunk: Chunk | StateChunk) -> list[Tensor]:
+        """[loss, gradient of each parameter and of s2's table of options], summed over the chunk."""
+        loss = cross_entropy(logits_of(self.network, chunk, self._table), chunk)
+        wanted = self._parameters if self._table is None else [*self._parameters, self._table]
+        return [loss.detach(), *_gradients_of(loss, None, wanted)]
 
     # ------------------------------------------------------------------------------------- snapshots
 
@@ -246,6 +311,20 @@ class Fit:
                 raise ValueError(f"tensor {name}: expected {list(mine.shape)}, found {list(weights[name].shape)}")
 
 
+def _gradients_of(outcome: Tensor, asked: Tensor | None, wanted: list[Tensor]) -> list[Tensor]:
+    """`asked`: the gradient of what is to be least by `outcome`; None where it is that itself."""
+    found = torch.autograd.grad(outcome, wanted, asked, allow_unused=True, materialize_grads=True)
+    return list(found)
+
+
+def _sum(found: Iterator[list[Tensor]]) -> list[Tensor]:
+    """In the order in which they come, whatever the number of threads."""
+    total = next(found)
+    for one in found:
+        torch._foreach_add_(total, one)
+    return total
+
+
 @contextmanager
 def kept(fit: Fit, snapshot: Path, fingerprint: str) -> Iterator[None]:
     """Take a snapshot of what was learned when an exception such as Ctrl-C's ends the block; none where the same would
@@ -283,18 +362,26 @@ def run(
 
 
 def scores(
-    network: Network, encoded: Encoded, examples: np.ndarray, threads: Workers, drawn: Drawn | None = None
+    network: Encoder, encoded: Encoded, examples: np.ndarray, threads: Workers, drawn: Drawn | None = None
 ) -> dict[int, np.ndarray]:
     """float32 [n_options] logits by example, in the order of the question's options however they are shown."""
 
-    def compute(chunk: Chunk) -> list[Tensor]:
+    batch = laid(encoded, examples, np.ones(len(encoded.weights)), drawn)
+
+    def prepared(chunk: OptionChunk) -> Tensor:
+        assert isinstance(network, SetNetwork)
         with torch.inference_mode():
-            return [network.logits(batch_of(chunk))]
+            return network.options(option_batch(chunk))
+
+    tables = list(threads.map(prepared, batch.options))
+
+    def compute(chunk: Chunk | StateChunk) -> Tensor:
+        with torch.inference_mode():
+            return logits_of(network, chunk, torch.cat(tables) if tables else None)
 
     orders = {} if drawn is None or drawn.orders is None else dict(zip(examples.tolist(), drawn.orders, strict=True))
     found = {}
-    chunks = chunks_of(encoded, examples, np.ones(len(encoded.weights)), drawn)
-    for chunk, (logits,) in zip(chunks, threads.map(compute, chunks), strict=True):
+    for chunk, logits in zip(batch.chunks, threads.map(compute, batch.chunks), strict=True):
         for example, row, options in zip(chunk.examples.tolist(), logits.numpy(), chunk.options, strict=True):
             shown = row[options]
             if example in orders:

@@ -2,7 +2,7 @@
 
 Muon (Jordan et al. 2024): the momentum of a matrix's gradients, made orthogonal by five Newton-Schulz steps, so that an
 update moves all directions of the matrix alike. At pico's size it learns as much as AdamW does from half as many
-examples. The three of a Wqkv, and both halves of a Wi, are matrices of their own.
+examples. The three of a Wqkv, both halves of a Wi, and keys and values of a kv_proj are matrices of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STEPS = 5
 _RATIO = 6.0
 
 # matrices that are several, one below the other
-_PARTS = {"Wqkv.weight": 3, "in_proj_weight": 3, "Wi.weight": 2}
+_PARTS = {"Wqkv.weight": 3, "in_proj_weight": 3, "Wi.weight": 2, "kv_proj.weight": 2}
 
 
 class Optimizer:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.border import ARCHITECTURES
 from .sizes import SIZES
 from .variants import AUGMENTATIONS
 from .vocabulary import LEAST_SIZE
 
 _BATCH_SIZE, _LEAST_BATCH = 128, 32
+# In s2 what is asked about a state comes together, and a batch about few states would say little: it has as many
+# examples as are about this many states, within a limit.
+_BATCH_STATES, _MOST_BATCH = 64, 2048
 # Where the number of epochs is not given: as many as make this many examples, within limits; more where there are so
 # few examples that this would be fewer updates than the least.
 _EXAMPLES, _LEAST_EPOCHS, _MOST_EPOCHS = 240_000, 3, 60
@@ -47,6 +51,7 @@ class Options:
     seed: int
     init: Path | None
     augment: tuple[str, ...]
+    architecture: str | None = None
 
     def check(self) -> None:
         """
@@ -55,6 +60,8 @@ class Options:
         """
         if self.size not in SIZES:
             raise OptionError(f"unknown size {self.size!r}; choose one of {', '.join(SIZES)}")
+        if self.architecture is not None and self.architecture not in ARCHITECTURES:
+            raise OptionError(f"unknown architecture {self.architecture!r}; choose one of {', '.join(ARCHITECTURES)}")
         check_whole("vocab_size", self.vocab_size, LEAST_SIZE + 1, 1 << 17)
         check_whole("max_len", self.max_len, 16, 8192)
         check_whole("head_max_len", self.head_max_len, 16, 8192)
@@ -75,9 +82,23 @@ class Options:
         if self.head_max_len is not None and self.head_max_len > max_len:
             raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
 
+    def check_init(self, architecture: str) -> None:
+        """Refuse an `init` of another architecture than the one that is asked for."""
+        if self.architecture not in (None, architecture):
+            raise OptionError(
+                f"architecture: {self.init} is an {architecture} model; no {self.architecture} model starts from it"
+            )
+
     def batch_size_for(self, n: int) -> int:
         """Examples of an update, of `n` to learn from."""
         return self.batch_size or min(_BATCH_SIZE, max(_LEAST_BATCH, 1 << max(0, (n // 16).bit_length() - 1)))
+
+    def for_states(self, n: int, n_states: int) -> Options:
+        """With the batch size of an s2 model for `n` examples about `n_states` states, where none is given."""
+        if self.batch_size is not None:
+            return self
+        states = min(_MOST_BATCH, round(_BATCH_STATES * n / n_states))
+        return replace(self, batch_size=max(self.batch_size_for(n), states))
 
     def steps_for(self, n: int) -> int:
         """Updates for `n` examples to learn from."""

@@ -102,6 +102,7 @@ class Report:
     Attributes:
         path: the checkpoint directory that was written.
         size: name of the size, or None for one of `init`'s own.
+        architecture: "s1" or "s2".
         parameters: that answers depend on.
         vocab_size: tokens of the tokenizer.
         seed: of initial weights, order and split.
@@ -142,6 +143,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     evaluation: Evaluation | None = None
     warnings: list[str] = field(default_factory=list)
+    architecture: str = "s1"
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Report:
@@ -172,9 +174,9 @@ class Report:
 
     def as_text(self) -> str:
         """The tables that the command prints."""
+        size = f"{self.size or 'as init'}{'' if self.architecture == 's1' else f', {self.architecture}'}"
         lines = [
-            f"{printable(self.path)}: {self.size or 'as init'}, {self.parameters:,} parameters, "
-            f"{self.vocab_size} tokens",
+            f"{printable(self.path)}: {size}, {self.parameters:,} parameters, {self.vocab_size} tokens",
             f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "
             f"epochs, {self.seconds:.0f} s); {self.held_out_states:,} states were held out",
             f"  varied: {', '.join(self.augmentation) or 'nothing'}",

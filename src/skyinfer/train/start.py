@@ -25,7 +25,7 @@ from .rows import Dataset
 from .sizes import SIZES
 from .variants import draw_of, varied
 from .vocabulary import ROLES, learn_tokenizer, tokenizer_config
-from .writing import ACT_COSTS, TOKENIZER, encoder_config, unused_tensors, write_json
+from .writing import TOKENIZER, agent_config, encoder_config, write_json
 
 # A tokenizer is learned from the examples of this many states.
 _TOKENIZER_STATES = 20_000
@@ -55,7 +55,7 @@ class Start:
 def new_model(dataset: Dataset, options: Options, augmentation: tuple[str, ...], staged: Path) -> Start:
     """A model of `options.size` with a tokenizer that is learned from the rows, as given and varied by `augmentation`,
     written to `staged`."""
-    size = SIZES[options.size]
+    size, architecture = SIZES[options.size], options.architecture or "s1"
     special = {role: ROLES[role] for role in ("cls", "sep", "mask")}
     template = PromptTemplate(laya_template(**special), **special)
     tokenizer = learn_tokenizer(
@@ -75,8 +75,9 @@ def new_model(dataset: Dataset, options: Options, augmentation: tuple[str, ...],
     shape = Shape(
         size.d_model, size.n_layers, size.n_heads, size.d_ff, size.n_decision_blocks, encoder["vocab_size"],
         layer_is_global=tuple(i % encoder["global_attn_every_n_layers"] == 0 for i in range(size.n_layers)),
+        architecture=architecture,
     )  # fmt: skip
-    agent = {"encoder": "ModernBERT", "head_layers": size.n_decision_blocks, "act_costs": ACT_COSTS}
+    agent, unused = agent_config(architecture, size.d_model, size.n_decision_blocks)
     return Start(
         shape,
         initial_weights(shape, options.seed),
@@ -84,7 +85,7 @@ def new_model(dataset: Dataset, options: Options, augmentation: tuple[str, ...],
         agent,
         options.max_len or size.max_len,
         options.head_max_len or size.head_max_len,
-        unused_tensors(size.d_model, len(ACT_COSTS) + 1),
+        unused,
     )
 
 
@@ -93,16 +94,17 @@ def from_checkpoint(directory: Path, options: Options, staged: Path) -> Start:
 
     Raises:
         FormatError: it is none, or a faulty one.
-        OptionError: `options.head_max_len` is more than the model reads.
+        OptionError: `options.head_max_len` is more than the model reads, or `options.architecture` is not the model's.
     """
     initial = read_initial(directory)
     config = initial.config
+    options.check_init(config.architecture)
     max_len = options.max_len or config.max_tokens
     options.check_head(max_len)
     shape = Shape(
         config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
         config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
-        config.rope_base_local, config.activation,
+        config.rope_base_local, config.activation, config.architecture,
     )  # fmt: skip
     for file in initial.tokenizer_files:
         shutil.copyfile(file, staged / TOKENIZER / file.name)

@@ -55,7 +55,8 @@ except ImportError as error:
     raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
 from .fitting import Fit, Plan, kept, run, scores, workers
-from .network import Network
+from .network import Encoder, Network
+from .set_network import SetNetwork
 from .start import Start, as_float16, from_checkpoint, new_model
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 # Goes into every fingerprint: a snapshot of another version's training is not continued.
 _FORMAT = 2
+
+_NETWORKS: dict[str, type[Encoder]] = {"s1": Network, "s2": SetNetwork}
 
 _WEIGHT_DECAY, _WARMUP = 0.05, 0.05
 # texts that a state is learned by, its own among them
@@ -75,6 +78,7 @@ def train_rows(
     *,
     questions: Questions | None = None,
     size: str = "pico",
+    architecture: str | None = None,
     vocab_size: int | None = None,
     max_len: int | None = None,
     head_max_len: int | None = None,
@@ -91,7 +95,7 @@ def train_rows(
     force: bool = False,
     progress: ProgressCall | bool | None = True,
 ) -> Report:
-    """Train a model on rows and write it as a Laya checkpoint directory.
+    """Train a model on rows and write it as a checkpoint directory, that of an s1 model a Laya one.
 
     Args:
         rows: a file of JSON Lines or CSV (by its name), or the rows themselves: objects with `state`, `questions`,
@@ -99,6 +103,8 @@ def train_rows(
         out: the directory to write. While training goes on it holds a snapshot to resume from, in `training`.
         questions: of rows that have none of their own, as in a request.
         size: a name of `SIZES`. Not used with `init`.
+        architecture: "s1", a Laya model, or "s2", which reads a state once for all questions and knows no order of
+            options. Default "s1", or that of `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
         epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 60,
@@ -125,12 +131,13 @@ def train_rows(
         FileExistsError: `out` holds a checkpoint, or an unfinished training that is not to be resumed.
         SkyinferError: there are too few states, another training is at work in `out`, or it holds files that are no
             part of a checkpoint.
-        OptionError: an option is out of range (a ValueError).
+        OptionError: an option is out of range, or `init` is of another architecture (a ValueError).
         OSError: something cannot be read or written.
     """
     options = Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
         None if init is None else checked_path(init, "a directory"), augmentations(augment),
+        architecture,
     )  # fmt: skip
     options.check()
     check_whole("threads", threads, 1, 256)
@@ -163,6 +170,7 @@ def train(
     out: str | os.PathLike[str],
     *,
     size: str = "pico",
+    architecture: str | None = None,
     vocab_size: int | None = None,
     max_len: int | None = None,
     head_max_len: int | None = None,
@@ -187,6 +195,8 @@ def train(
         states: what to ask the teacher about.
         out: the directory to write. While training goes on it holds a snapshot to resume from, in `training`.
         size: a name of `SIZES`. Not used with `init`.
+        architecture: "s1", a Laya model, or "s2", which reads a state once for all questions and knows no order of
+            options. Default "s1", or that of `init`.
         vocab_size: tokens of the tokenizer, special ones included. It has fewer where the rows have no more to merge.
         max_len, head_max_len: longest sequence, and what question and options may take of it.
         epochs: passes over the examples, whole or not. By default as many as make 240,000 examples, from 3 to 60,
@@ -215,6 +225,7 @@ def train(
         _Taught(teacher, questions, states),
         out,
         size=size,
+        architecture=architecture,
         vocab_size=vocab_size,
         max_len=max_len,
         head_max_len=head_max_len,
@@ -273,22 +284,33 @@ class _Training:
         (self.staged / TOKENIZER).mkdir(parents=True)
         (self.staged / ENCODER).mkdir()
         start = self._start()
-        builder, pad = builder_of(self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len)
-        encoded = encode(self.dataset, builder, pad, start.max_len, self._views(held_back))
-        own = None if self.evaluate is None else encode(self.evaluate, builder, pad, start.max_len)
+        architecture = start.shape.architecture
+        builder, pad = builder_of(
+            self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len, architecture
+        )
+        # options are a set in s2, and there is no order of them to vary
+        if architecture == "s2":
+            self.augmentation = tuple(kind for kind in self.augmentation if kind != "options")
+            learned_states = [example.state for example in self.dataset.examples if not held_back[example.state]]
+            self.options = self.options.for_states(len(learned_states), len(set(learned_states)))
+        encoded = encode(self.dataset, builder, pad, start.max_len, self._views(held_back), architecture)
+        own = None
+        if self.evaluate is not None:
+            own = encode(self.evaluate, builder, pad, start.max_len, architecture=architecture)
         self.warnings += about_rows(self.dataset, encoded, self.texts)
         is_held = held_back[encoded.state]
         learned, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
         plan = self._plan(len(learned))
         fingerprint = self._fingerprint(encoded, plan, start)
-        network = Network(start.shape, start.weights)
+        network = _NETWORKS[architecture](start.shape, start.weights)
         fit = Fit(network, encoded, learned, example_weights(encoded, learned), plan)
         self._take_up(fit, fingerprint, resume, force)
         with kept(fit, snapshot_of(self.out), fingerprint), workers(self.threads) as threads:
             run(fit, threads, snapshot_of(self.out), fingerprint, self.progress)
             # what is measured is what is written
             stored = {name: as_float16(name, values.detach().numpy()) for name, values in network.weights.items()}
-            network = Network(start.shape, {k: torch.from_numpy(v.astype(np.float32)) for k, v in stored.items()})
+            as_stored = {name: torch.from_numpy(values.astype(np.float32)) for name, values in stored.items()}
+            network = _NETWORKS[architecture](start.shape, as_stored)
 
             def score(some: Encoded, examples: np.ndarray, drawn: Drawn | None = None) -> dict[int, np.ndarray]:
                 return scores(network, some, examples, threads, drawn)
@@ -435,6 +457,7 @@ class _Training:
             trials=trials,
             evaluation=evaluation,
             warnings=self.warnings,
+            architecture=start.shape.architecture,
         )
 
     def _write(self, start: Start, stored: dict[str, np.ndarray], report: Report) -> Report:

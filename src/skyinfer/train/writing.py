@@ -1,4 +1,4 @@
-"""Writes a Laya checkpoint directory: the layout that `laya.load`, `skyinfer.load` and the converters read.
+"""Writes a checkpoint directory: the layout that `skyinfer.load` and, of s1, `laya.load` and the converters read.
 
 Weights are stored as F16, as Laya's own are, so that a GGUF file of that type holds the very same numbers. Everything
 is written under other names first; the directory is a checkpoint once rl_agent_config.json takes its place, last.
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SkyinferError
+from ..files.checkpoint.config import DECISION_BLOCKS
 from ..files.temperatures import BUCKETS
 from ..files.whole_file import WholeFile
 from .report import PLOT_NAME, REPORT_NAME
@@ -33,7 +34,7 @@ _LEAVING, _REPLACED = f"{SCRATCH}/leaving", f"{SCRATCH}/replaced"
 OWN = {AGENT, ENCODER, TOKENIZER, WEIGHTS, REPORT_NAME, PLOT_NAME, SCRATCH}
 
 # The runtime's second head chooses whether to act; no answer reads it, so it is left at no preference.
-ACT_COSTS = {"escalate": 0.5}
+_ACT_COSTS = {"escalate": 0.5}
 _ACT_WIDTH = 256
 
 
@@ -75,9 +76,20 @@ def encoder_config(
     }
 
 
-def unused_tensors(d_model: int, n_act: int) -> dict[str, np.ndarray]:
-    """What the runtime loads and no answer depends on."""
-    return {
+def agent_config(
+    architecture: str, d_model: int, n_decision_blocks: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """rl_agent_config.json of a new model but for lengths and temperatures, and the tensors that the Laya runtime loads
+    and no answer depends on."""
+    if architecture != "s1":
+        return {
+            "architecture": architecture,
+            "encoder": "ModernBERT",
+            DECISION_BLOCKS[architecture]: n_decision_blocks,
+        }, {}
+    agent = {"encoder": "ModernBERT", DECISION_BLOCKS[architecture]: n_decision_blocks, "act_costs": _ACT_COSTS}
+    n_act = len(_ACT_COSTS) + 1
+    return agent, {
         "act_head.0.weight": np.zeros((_ACT_WIDTH, d_model + 4), np.float16),
         "act_head.0.bias": np.zeros(_ACT_WIDTH, np.float16),
         "act_head.2.weight": np.zeros((n_act, _ACT_WIDTH), np.float16),
