@@ -10,19 +10,23 @@
  * or a `JsonNumber`, keeps it.
  */
 
-/** A number as JSON spells it. `text` is Python's spelling of its value. */
+/** A number as JSON spells it. */
 export class JsonNumber {
   /** The number as JavaScript has it; long integers are rounded. */
   readonly value: number;
-  /** Python's spelling: all digits of an integer, the shortest exact one of a float. */
-  readonly text: string;
   readonly isInteger: boolean;
+  private written: string | undefined;
 
-  /** Of the JSON text of a number, or of NaN, Infinity or -Infinity. */
-  constructor(text: string) {
-    this.isInteger = /^-?\d+$/.test(text);
-    this.value = Number(text);
-    this.text = this.isInteger ? (text === "-0" ? "0" : text) : floatText(this.value);
+  /** Of the JSON text of a number, or of NaN, Infinity or -Infinity. A number of JavaScript's is a float. */
+  constructor(source: string | number) {
+    this.isInteger = typeof source === "string" && /^-?\d+$/.test(source);
+    this.value = Number(source);
+    if (this.isInteger) this.written = source === "-0" ? "0" : (source as string);
+  }
+
+  /** Python's spelling: all digits of an integer, the shortest exact one of a float. */
+  get text(): string {
+    return (this.written ??= floatText(this.value)); // which takes longer than all else of an answer
   }
 
   toString(): string {

@@ -37,3 +37,10 @@ test("values of JavaScript's", () => {
   for (const wrong of [undefined, () => 1, Symbol("a"), new Date(), { a: undefined }, [undefined], circular, new Map([[1, 2]])])
     assert.throws(() => writeJson(wrong), NotJsonError);
 });
+
+test("a number of JavaScript's in a JsonNumber is a float", () => {
+  for (const [value, text] of [[1, "1.0"], [-0, "-0.0"], [1e16, "1e+16"], [0.1, "0.1"], [NaN, "NaN"]] as const) {
+    const number = new JsonNumber(value);
+    assert.deepEqual([number.text, String(number), writeJson(number), number.isInteger], [text, text, text, false]);
+  }
+});

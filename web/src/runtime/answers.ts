@@ -7,7 +7,7 @@ import { FormatError } from "../errors.js";
 import type { Label, ParsedQuestion } from "../schema.js";
 import type { Sequence } from "../text/sequence.js";
 import type { Thresholds } from "./thresholds.js";
-import { JsonNumber, floatText, numberText } from "../json.js";
+import { JsonNumber, numberText } from "../json.js";
 
 /** What the core makes of scores: probabilities in the order of the options; label, value and confidence of each question. */
 export interface Answered {
@@ -28,7 +28,7 @@ export function inOptionOrder(question: ParsedQuestion, slots: Float32Array): Fl
 
 /** A number that is a float in Python, so that it is written as one: 1.0 and not 1. */
 function float(x: number): JsonNumber {
-  return new JsonNumber(floatText(x));
+  return new JsonNumber(x);
 }
 
 function whole(n: number): JsonNumber {
@@ -105,8 +105,12 @@ export function response(
 
 /** Tokens that the model reads, now or beforehand; where options have sequences of their own, all questions share the state's. */
 function inputTokens(sequences: readonly Sequence[]): number {
-  const read = sequences.flatMap(({ ids, optionIds }, i) => (optionIds ? [...optionIds, ...(i ? [] : [ids])] : [ids]));
-  return read.flat().length;
+  let n = 0;
+  sequences.forEach(({ ids, optionIds }, i) => {
+    if (!optionIds || i === 0) n += ids.length;
+    for (const { length } of optionIds ?? []) n += length;
+  });
+  return n;
 }
 
 /** Maps as objects, and the numbers that answers compute as JavaScript's. A label stays what the caller gave. */
