@@ -74,6 +74,7 @@ def test_the_row_that_is_shown_is_one() -> None:
         "docs/serving.md",
         "docs/web.md",
         "docs/s1-pico.md",
+        "docs/s2-pico.md",
         "docs/models.md",
         "docs/rows.md",
         "docs/evaluation.md",
@@ -100,7 +101,9 @@ def test_links_of_the_package_lead_to_its_repository() -> None:
         assert not link.startswith(files) or (ROOT / link.removeprefix(files)).exists(), link
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/training.md", "docs/s1-pico.md", "examples/traffic_light.py"])
+@pytest.mark.parametrize(
+    "file", ["README.md", "docs/training.md", "docs/s1-pico.md", "docs/s2-pico.md", "examples/traffic_light.py"]
+)
 def test_what_is_to_be_installed_can_be(file: str) -> None:
     """There is no skyinfer on a package index yet, so an extra is one of this checkout, and one that it has."""
     extras = set(importlib.metadata.metadata("skyinfer").get_all("Provides-Extra") or [])

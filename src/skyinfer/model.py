@@ -43,8 +43,8 @@ def load(
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
     Args:
-        path: the file or directory; or a string that names a model: "s1-pico", the small one that comes with skyinfer
-            and flies a drone (the default), or a repository of the Hugging Face hub, OWNER/NAME[@REVISION] with
+        path: the file or directory; or a string that names a model: "s1-pico" (the default) or "s2-pico", which come
+            with skyinfer and fly a drone, or a repository of the Hugging Face hub, OWNER/NAME[@REVISION] with
             :FILE.gguf or :FOLDER behind it where it holds several models (docs/models.md). A path that exists wins.
         isa: the instruction set to run, one of ``skyinfer.info()["isa"]["supported"]``. Default: the environment
             variable SKYINFER_ISA, or else the strongest that this CPU runs.

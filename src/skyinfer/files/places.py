@@ -15,8 +15,8 @@ from ..errors import FormatError
 from . import hub
 from .paths import checked_path
 
-# name -> file in the package's directory models/ (docs/s1-pico.md)
-SHIPPED = {"s1-pico": "s1-pico.gguf"}
+# name -> file in the package's directory models/ (docs/s1-pico.md, docs/s2-pico.md)
+SHIPPED = {"s1-pico": "s1-pico.gguf", "s2-pico": "s2-pico.gguf"}
 DEFAULT = "s1-pico"
 
 _MODELS = Path(__file__).parents[1] / "models"
@@ -63,7 +63,7 @@ def find(model: str | os.PathLike[str] | None = None, *, checkpoint: bool = Fals
     if not path.suffix and len(path.parts) == 1:
         raise FileNotFoundError(
             errno.ENOENT,
-            f"no such file or directory, and no model that comes with skyinfer ({', '.join(SHIPPED)} does); "
+            f"no such file or directory, and no model that comes with skyinfer ({' and '.join(SHIPPED)} do); "
             f"one of the Hugging Face hub is written OWNER/NAME",
             model,
         )

@@ -1,4 +1,5 @@
-"""The model that comes with skyinfer: its sizes, and that it does what its card says, on games that it never saw."""
+"""The models that come with skyinfer: their sizes, and that they do what their cards say, on games that they never
+saw."""
 
 from __future__ import annotations
 
@@ -10,39 +11,49 @@ import numpy as np
 import pytest
 
 import skyinfer
-from skyinfer.files.places import shipped
+from skyinfer.files.places import SHIPPED, shipped
 from skyinfer.games.flappy import FRAMES_PER_SECOND, QUESTIONS, Flappy
 from skyinfer.games.pilots import RandomPilot, RememberingPilot, TeacherPilot, disturbed, fly
 
-CARD = Path(__file__).parents[1] / "docs" / "s1-pico.md"
+DOCS = Path(__file__).parents[1] / "docs"
+NAMES = ("s1-pico", "s2-pico")
 
 
-@pytest.fixture(scope="module")
-def s1_pico() -> skyinfer.Model:
-    return skyinfer.load()
+@pytest.fixture(scope="module", params=NAMES)
+def pico(request: pytest.FixtureRequest) -> skyinfer.Model:
+    return skyinfer.load(request.param)
 
 
-def test_its_sizes(s1_pico: skyinfer.Model) -> None:
-    assert s1_pico.name == "s1-pico"
-    assert shipped("s1-pico").stat().st_size < 1_000_000
-    parameters = sum(map(math.prod, s1_pico.config.expected_tensors().values()))
+def test_what_comes_along() -> None:
+    assert tuple(SHIPPED) == NAMES
+    assert skyinfer.load().name == "s1-pico"
+
+
+def test_its_sizes(pico: skyinfer.Model) -> None:
+    file = shipped(pico.name)
+    assert pico.path == file
+    assert file.stat().st_size < 500_000
+    card = (DOCS / f"{pico.name}.md").read_text("utf-8")
+    assert f"{file.stat().st_size:,} bytes" in card
+    parameters = sum(map(math.prod, pico.config.expected_tensors().values()))
     assert parameters <= 400_000
-    assert f"{parameters:,} parameters" in CARD.read_text("utf-8")
-    assert (s1_pico.config.max_tokens, s1_pico.config.max_head_tokens) == (256, 96)
+    assert f"{parameters:,} parameters" in card
+    assert (pico.config.max_tokens, pico.config.max_head_tokens) == (256, 96)
+    assert f"{pico.config.architecture}-pico" == pico.name
 
 
-def test_it_flies_at_the_hardest_setting(s1_pico: skyinfer.Model) -> None:
+def test_it_flies_at_the_hardest_setting(pico: skyinfer.Model) -> None:
     memory: dict[str, bool] = {}
     for seed in range(900, 903):
-        minute = fly(RememberingPilot(s1_pico, memory), Flappy(seed, "hard"), 60 * FRAMES_PER_SECOND)
+        minute = fly(RememberingPilot(pico, memory), Flappy(seed, "hard"), 60 * FRAMES_PER_SECOND)
         assert minute.survived
         assert minute.gaps > 50
         assert fly(RandomPilot(seed), Flappy(seed, "hard"), 60 * FRAMES_PER_SECOND).frames < 60 * FRAMES_PER_SECOND / 20
 
 
-def test_it_knows_danger_and_margin(s1_pico: skyinfer.Model) -> None:
+def test_it_knows_danger_and_margin(pico: skyinfer.Model) -> None:
     """Against the rules themselves: half a second of gliding on a copy of the game, and the room above and below."""
-    compiled = s1_pico.compile(QUESTIONS)
+    compiled = pico.compile(QUESTIONS)
     places = dict(zip(compiled.ids, compiled.offsets, strict=False))
     dangers: dict[bool, list[float]] = {False: [], True: []}
     margins = []
