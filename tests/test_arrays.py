@@ -152,10 +152,32 @@ def test_what_arrays_take(model: skyinfer.Model) -> None:
             compiled.arrays(one)
         with pytest.raises(RequestError, match="list of states"):
             compiled.batches(one)
+    read_only = np.zeros((7, 12), np.float32)
+    read_only.flags.writeable = False
+    for wrong, message in ((read_only, "read-only"), (np.zeros((14, 12), np.float32)[::2], "not contiguous")):
+        with pytest.raises(ValueError, match=rf"out: expected contiguous float32 \[7, 12\], got one that is {message}"):
+            compiled.arrays(STATES, out=wrong)
+    for other in ([[0.0]], 5, "text"):
+        with pytest.raises(TypeError, match=r"out: expected contiguous float32 \[7, 12\], got (list|int|str)"):
+            compiled.arrays(STATES, out=other)  # type: ignore[arg-type]
+    for size in (1.5, "3", None, True, 0, -1):
+        with pytest.raises(ValueError, match="size: expected a whole number, 1 or more, got"):
+            compiled.batches(STATES, size)  # type: ignore[arg-type]
+    assert [len(batch) for batch in compiled.batches(STATES, np.int64(5))] == [5, 2]  # type: ignore[arg-type]
+    for threads in (0, -1, 1.5, "2", 1000):
+        with pytest.raises(ValueError, match="threads: expected 1 to 256, got"):
+            compiled.arrays(STATES, threads=threads)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="threads: expected 1 to 256, got"):
+            compiled.batches(STATES, threads=threads)  # type: ignore[arg-type]
+    for nothing, name in ((5, "a number"), (None, "null"), (1.5, "a number"), (True, "a boolean")):
+        for ask in (compiled.arrays, compiled.batches, compiled.many, compiled.step_many,
+                    lambda states: model.decide_many(states, QUESTIONS)):  # fmt: skip
+            with pytest.raises(RequestError, match=f"states: must be a list of states, not {name}"):
+                ask(nothing)
     assert compiled.arrays([]).labels.shape == (0, 4)
     assert list(compiled.batches([])) == []
-    nothing = model.compile({}).arrays(["a", "b"])
-    assert nothing.probabilities.shape == nothing.labels.shape == (2, 0)
+    unasked = model.compile({}).arrays(["a", "b"])
+    assert unasked.probabilities.shape == unasked.labels.shape == (2, 0)
     with pytest.raises(RequestError, match=r"states\.1"):
         model.compile({}).arrays(["a", None])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import json
 import os
@@ -399,3 +400,36 @@ def test_help_needs_none_of_the_packages() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+# Ctrl-C when a module begins to be imported.
+_INTERRUPTED = """
+import sys
+
+module = sys.argv.pop(1)
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+from skyinfer.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["skyinfer.command.main", "argparse", "skyinfer.command.train", "numpy", "skyinfer.model"]
+)
+def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
+    found = subprocess.run([sys.executable, "-c", _INTERRUPTED, module, "info"], capture_output=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+
+
+def test_the_package_alone_imports_nothing() -> None:
+    """Beside what Python itself has begun with; until it is there, Ctrl-C shows a traceback."""
+    code = "import sys, __future__; before = set(sys.modules); import skyinfer; print(*set(sys.modules) - before)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["skyinfer"]
+    (script,) = importlib.metadata.distribution("skyinfer").entry_points.select(group="console_scripts")
+    assert script.value == "skyinfer.__main__:main"

@@ -70,6 +70,33 @@ def test_fields_beside_the_questions_are_ignored_without_a_word(run: Run) -> Non
     assert "x_ignored" not in result.out
 
 
+def test_fields_that_look_like_skyinfers_own_are_named(run: Run) -> None:
+    body = {"x_min_confidnce": 0.5, "state": {"x_min": 1}, "questions": {"q": NOUL}, "x_other": None, "x_long": False}
+    result = run("decide", "-", stdin=json.dumps(body).encode())
+    assert result.code == 0
+    assert json.loads(result.out)["x_ignored"] == ["x_min_confidnce", "x_other"]
+    assert result.err == (
+        "skyinfer: warning: ignored, as no request has such a field: 'x_min_confidnce' (did you mean "
+        "'x_min_confidence'?), 'x_other'\n"
+    )
+
+
+def test_the_server_names_them_too() -> None:
+    pytest.importorskip("uvicorn")
+    from serving import serving
+
+    with serving() as running, running.client() as client:
+        body = {"state": {"x_a": "x_b"}, "questions": {"q": {**NOUL, "x_c": 1}}, "x_lng": True}
+        found = [
+            client.post(body).json,
+            client.post({**body, "x_long": True}).json,
+            client.post({**body, "states": ["s"]}, "/v1/systemone/batch").json,
+        ]
+        sound = client.post({"state": "x_a", "questions": {"q": NOUL}, "x_min_confidence": 0.5, "other": 1}).json
+    assert [one["x_ignored"] for one in found] == [["x_lng"]] * 3
+    assert "x_ignored" not in sound
+
+
 def test_the_command_says_so(run: Run) -> None:
     result = run("decide", "-", stdin=json.dumps({"state": "s", "questions": QUESTIONS}).encode())
     assert result.code == 0

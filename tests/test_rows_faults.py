@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from commands import Run
+from commands import Run, saved
 from test_compiled import QUESTIONS
 
 from skyinfer.command.main import main
@@ -95,6 +97,111 @@ def test_an_input_that_changes_meanwhile_is_told(
     if change == "longer" and source == "in.jsonl":
         assert run(*command, "--force").code == 0
         assert len(Path("out.jsonl").read_text().splitlines()) == N + 1
+
+
+def test_a_run_that_was_to_replace_a_file_may_still_when_resumed(
+    run: Run, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, command = Progress.show_rows, [*ROWS, "out.jsonl", "in.jsonl"]
+    Path("out.jsonl").write_bytes(b"of before")
+
+    def interrupted(self: Progress, rate: str, done: int, total: int | None) -> None:
+        if done >= 1024:
+            raise KeyboardInterrupt
+
+    assert run(*command, "--resume", "--force").code == 2
+    monkeypatch.setattr(Progress, "show_rows", interrupted)
+    assert run(*command, "--force").code == 130
+    monkeypatch.setattr(Progress, "show_rows", shown)
+    assert run(*command, "--resume").code == 0
+    assert len(Path("out.jsonl").read_text().splitlines()) == N
+    monkeypatch.setattr(Progress, "show_rows", interrupted)
+    Path("out.jsonl").unlink()
+    assert run(*command).code == 130
+    Path("out.jsonl").write_bytes(b"another's")
+    monkeypatch.setattr(Progress, "show_rows", shown)
+    assert run(*command, "--resume").fault() == "out.jsonl: exists already; --force replaces it"
+    assert Path("out.jsonl").read_bytes() == b"another's"
+
+
+LONE = "\ud800"
+NOUL = {"type": "noul", "instructions": "?"}
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.csv", "out.arrow", "out.jsonl", "-"])
+def test_text_that_no_column_can_be_called_is_told(run: Run, there: Path, out: str) -> None:
+    """A lone surrogate, which JSON can write and UTF-8 cannot."""
+    saved(Path("lone.json"), {LONE: NOUL})
+    saved(Path("label.json"), {"a": {"type": "choice", "instructions": "?", "criteria": [LONE, "b"]}})
+    saved(Path("field.jsonl"), {"state": "a", LONE: 1})
+    saved(Path("value.jsonl"), {"state": "a", "b": [LONE]})
+    saved(Path("state.jsonl"), {"state": LONE})
+    before = sorted(there.iterdir())
+    for arguments in (
+        ["in.jsonl", "-q", "lone.json"],
+        ["in.jsonl", "-q", "label.json"],
+        ["in.jsonl", "-q", "q.json", "--prefix", LONE],
+        ["in.jsonl", "-q", "q.json", "--state", LONE],
+        ["in.parquet", "-q", "q.json", "--state", LONE],
+        ["state.jsonl", "-q", "q.json"],
+    ):
+        said = run("rows", *arguments, "-o", out).fault()
+        assert "lone surrogate U+D800" in said or "is missing" in said
+        assert sorted(there.iterdir()) == before
+    for name in ("field.jsonl", "value.jsonl"):
+        found = run("rows", name, "-q", "q.json", "-o", out)
+        if out in ("out.jsonl", "-"):  # the line stays as it is
+            assert found.code == 0
+            line = Path(out).read_text("utf-8") if out != "-" else found.out
+            assert line.isascii()
+            assert json.loads(line).items() >= json.loads(Path(name).read_text()).items()
+            Path(out).unlink(missing_ok=True)
+        else:
+            assert found.fault().startswith(f"{name}: row 0 holds the lone surrogate U+D800")
+    kept = run("rows", "state.jsonl", "-q", "q.json", "-o", out, "--on-error", "keep", "--from", "jsonl")
+    if out in ("out.jsonl", "-"):
+        line = Path(out).read_text("utf-8") if out != "-" else kept.out
+        assert "lone surrogate U+D800" in json.loads(line)["x_error"]
+
+
+def test_messages_name_the_file(run: Run, there: Path) -> None:
+    Path("empty.jsonl").write_bytes(b"")
+    saved(Path("faulty.json"), {"q": {"type": "noul"}})
+    Path("broken.json").write_text("{")
+    Path("rows.jsonl").write_text('{"state": null}\n')
+    for arguments, name in (
+        (["empty.jsonl", "-q", "q.json", "-o", "out.csv"], "empty.jsonl"),
+        (["in.jsonl", "-q", "faulty.json", "-o", "out.csv"], "faulty.json"),
+        (["in.jsonl", "-q", "broken.json", "-o", "out.csv"], "broken.json"),
+        (["in.jsonl", "-q", "none.json", "-o", "out.csv"], "none.json"),
+        (["rows.jsonl", "-q", "q.json", "-o", "out.csv"], "rows.jsonl"),
+    ):
+        assert run("rows", *arguments).fault().startswith(f"{name}: ")
+    streamed = run("rows", "-", "-q", "q.json", "-o", "-", stdin=b'{"state": null}\n')
+    assert streamed.fault().startswith("standard input: ")
+    assert run("rows", "empty.jsonl", "-q", "q.json", "-o", "out.jsonl").code == 0
+    assert Path("out.jsonl").read_bytes() == b""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signals")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_line_is_written_whole_or_not_at_all(there: Path, number: signal.Signals, unbuffered: str) -> None:
+    """Of a stream whose reader is slow, where a signal comes while a batch is being written."""
+    command = [sys.executable, "-m", "skyinfer", *ROWS, "-", "in.parquet"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stdout is not None
+        found = running.stdout.read(1000)  # of a batch of some hundred kB, which waits for the rest to be read
+        time.sleep(0.3)
+        running.send_signal(number)
+        time.sleep(0.3)
+        found += running.stdout.read()
+    assert running.returncode == (130 if number == signal.SIGINT else 128 + number)
+    lines = found.split(b"\n")
+    assert lines.pop() == b""
+    assert 0 < len(lines) < N
+    assert [json.loads(line)["id"] for line in lines] == list(range(len(lines)))
 
 
 def test_inputs_that_cannot_be_read_leave_nothing(run: Run, there: Path) -> None:

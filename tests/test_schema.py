@@ -319,3 +319,10 @@ def test_a_noul_key_that_cannot_be_shown(key: Any) -> None:
 def test_a_description_that_does_not_compare_as_one_value() -> None:
     numpy = pytest.importorskip("numpy")
     assert parse(CHOICE | {"criteria": {"a": numpy.arange(2)}}).options[0].description == '"[0 1]"'
+
+
+def test_a_tuple_is_no_list_and_is_called_by_its_name() -> None:
+    for kind, criteria in (("choice", ("a", "b")), ("score", ("a", "b")), ("choice", {"a", "b"})):
+        question = {"type": kind, "instructions": "?", "criteria": criteria}
+        with pytest.raises(RequestError, match=r"questions\.q\.criteria: .*, not a (tuple|set)$"):
+            parse_questions({"q": question})

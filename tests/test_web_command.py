@@ -109,6 +109,27 @@ def test_export_and_a_checkpoint_directory(run: Run, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} >= {"index.html", "ask.html", "fly.js", "skyinfer.js", "skyinfer.wasm"}
 
 
+def test_export_replaces_nothing_by_itself(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "site"
+    out.mkdir()
+    mine = out / "ask.html"
+    mine.write_text("mine")
+    assert run("web", "--export", out).fault() == f"{mine}: exists already; --force replaces it"
+    assert [path.name for path in out.iterdir()] == ["ask.html"]
+    mine.rename(out / "mine.txt")
+    assert run("web", "--export", out).code == 0
+    assert run("web", "--export", out).code == 1
+    mine.write_text("changed")
+    assert run("web", "--export", out, "--force").code == 0
+    assert "changed" not in mine.read_text("utf-8")
+    assert (out / "mine.txt").read_text() == "mine"
+    own = out / "models" / "s1-pico.gguf"
+    before = own.read_bytes()
+    assert "is read by this command, too" in run("web", "-m", own, "--export", out, "--force").fault()
+    assert own.read_bytes() == before
+    assert run("web", "--force").code == 2
+
+
 def test_faults(run: Run, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")

@@ -6,18 +6,20 @@
     response = model.decide("the sky is grey", {"rain": {"type": "noul", "instructions": "Will it rain?"}})
     print(skyinfer.noul_answer(response, "rain")["noul"])
 
-Importing this package imports neither gguf, tokenizers nor jinja2: they come with the first model.
+Importing this package imports nothing else: what a name needs comes with the name, and gguf, tokenizers and jinja2 with
+the first model.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from .errors import FormatError, HubError, IsaError, RequestError, SkyinferError
+# Nothing else is imported: a command's start is guarded against Ctrl-C only once this is done (__main__.py).
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from .compiled import CompiledQuestions
+    from .errors import FormatError, HubError, IsaError, RequestError, SkyinferError
     from .files.conversion import convert
     from .model import Model, info, load
     from .runtime.arrays import AnswerArrays
@@ -71,7 +73,12 @@ __all__ = [
 _MODULES = {
     "AnswerArrays": "runtime.arrays",
     "CompiledQuestions": "compiled",
+    "FormatError": "errors",
+    "HubError": "errors",
+    "IsaError": "errors",
     "Model": "model",
+    "RequestError": "errors",
+    "SkyinferError": "errors",
     "convert": "files.conversion",
     "info": "model",
     "load": "model",
@@ -83,6 +90,8 @@ if not TYPE_CHECKING:  # a type checker would take it for a licence to any name
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
         return getattr(importlib.import_module(f".{_MODULES.get(name, 'schema')}", __name__), name)
 
 

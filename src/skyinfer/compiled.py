@@ -16,10 +16,11 @@ import numpy as np
 from .core import border
 from .errors import RequestError, warn
 from .runtime.answers import faulty_weights
-from .runtime.arrays import AnswerArrays, OnError, answer_arrays, answer_batches
+from .runtime.arrays import AnswerArrays, OnError, answer_arrays, answer_batches, checked_out
 from .runtime.thresholds import thresholds_of
 from .runtime.windows import long_response, scan_of, windows_of
 from .schema import Question, ignored_said, parse_questions
+from .values import kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,10 +195,8 @@ class CompiledQuestions:
 
         Raises:
             RequestError, FormatError: as `arrays`, when the batch with the fault is asked for.
-            ValueError: `size` is less than 1.
+            ValueError: `size` is no whole number, or less than 1.
         """
-        if size < 1:
-            raise ValueError(f"size: expected 1 or more, got {size}")
         return answer_batches(
             self._engine, self._prepared, _checked_states(states), size, temperature_clamp=temperature_clamp,
             on_error=on_error, threads=threads,
@@ -228,7 +227,7 @@ class CompiledQuestions:
         Raises:
             RequestError, FormatError: as a call.
             RuntimeError: another thread is stepping this object.
-            ValueError: `out` is of another size.
+            TypeError, ValueError: `out` is no such array, or cannot be written.
         """
         tokens = self._prepared.read(state)
         return _stepped(self, tokens.ids, tokens.keep_tail, out)
@@ -249,7 +248,11 @@ class CompiledQuestions:
             FormatError: as a call.
             RuntimeError: another thread is stepping this object.
         """
-        return _stepped(self, border.token_ids(ids), keep_tail, out)
+        try:
+            read = border.token_ids(ids)
+        except TypeError as error:
+            raise TypeError(f"ids: expected token ids, which are whole numbers: {error}") from None
+        return _stepped(self, read, keep_tail, out)
 
     def sequences(self, state: Any) -> list[Sequence]:
         """What the model reads for each question."""
@@ -281,6 +284,8 @@ def _stepped(
             compiled._stepper = compiled._stepper or compiled._engine.stepper(compiled._prepared)
     if out is None:
         out = compiled.probabilities
+    else:
+        checked_out(out, compiled.probabilities.shape)
     with border.DefaultFloatMode():  # for the softmax
         finite = compiled._stepper.step(ids, keep_tail, out)
     if not finite:
@@ -300,6 +305,8 @@ def _checked_states(states: Iterable[Any]) -> Iterable[Any]:
     """The states, unless they are one value that could be taken for many."""
     if isinstance(states, (str, bytes, Mapping)):
         raise RequestError(("states",), f"must be a list of states, not one {type(states).__name__}")
+    if not isinstance(states, Iterable):
+        raise RequestError(("states",), f"must be a list of states, not {kind(states)}")
     if hasattr(states, "iterrows"):  # iterating a table of pandas gives the names of its columns
         raise RequestError(("states",), "must be a list of states, not a table; use its .to_dict('records')")
     return states

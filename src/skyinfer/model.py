@@ -16,6 +16,7 @@ from .files import places
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
 from .runtime.thresholds import thresholds_of
+from .values import whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,17 +99,11 @@ def open_source(path: str | os.PathLike[str] | None) -> Iterator[ModelSource]:
 
 
 def _checked_threads(threads: int | None) -> int | None:
-    if threads is None:
-        return None
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
-        raise ValueError(f"threads: expected 1 to {MAX_THREADS}, got {threads!r}")
-    return threads
+    return None if threads is None else whole_number(threads, "threads", 1, MAX_THREADS)
 
 
 def _checked_bytes(n: int) -> int:
-    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-        raise ValueError(f"token_table_bytes: expected a whole number from 0 on, got {n!r}")
-    return min(n, 1 << 62)  # what the core counts in
+    return min(whole_number(n, "token_table_bytes", 0), 1 << 62)  # what the core counts in
 
 
 def chosen_isa(isa: str | None = None) -> str:

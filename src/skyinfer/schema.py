@@ -157,11 +157,12 @@ class Usage(_Windows):
     output_tokens: int
 
 
-class _Micros(TypedDict, total=False):
+class _ResponseExtras(TypedDict, total=False):
     micros: float
+    x_ignored: list[str]  # of a request over HTTP or of a file: fields that begin with x_ and mean nothing
 
 
-class Response(_Micros):
+class Response(_ResponseExtras):
     """What comes back: a plain dict that JSON can hold."""
 
     model: str
@@ -233,6 +234,10 @@ class Question:
     ignored: tuple[str, ...] = ()
 
 
+# fields of a request that only skyinfer has; the names of all of them begin with x_
+EXTENSIONS = ("x_min_confidence", "x_long")
+
+
 class ParsedRequest(NamedTuple):
     state: Any
     questions: list[Question]
@@ -240,7 +245,7 @@ class ParsedRequest(NamedTuple):
 
 
 def parse_request(body: Any) -> ParsedRequest:
-    """Validate the body of a request. Unknown top-level fields are ignored.
+    """Validate the body of a request. Unknown top-level fields are ignored, since those of other clients may be any.
 
     Raises:
         RequestError: with the path to the faulty part.
@@ -256,6 +261,11 @@ def parse_request(body: Any) -> ParsedRequest:
     if body["state"] is None:
         raise RequestError(("state",), "must not be null; give a string, an object or a list")
     return ParsedRequest(body["state"], parse_questions(body["questions"]), model)
+
+
+def unknown_extensions(fields: Iterable[str]) -> list[str]:
+    """Fields of a request that are named as skyinfer's own and are none, most often because they are misspelt."""
+    return [field for field in fields if field.startswith("x_") and field not in EXTENSIONS]
 
 
 def parse_questions(questions: Any) -> list[Question]:
@@ -326,11 +336,20 @@ def _ignored(question: dict[str, Any]) -> tuple[str, ...]:
 
 def ignored_said(question_id: Any, fields: Iterable[str]) -> str:
     """A warning of fields that are ignored, each with the one that was probably meant."""
+    return f"question {short(question_id)}: ignored, as no question has such a field: {_meant(fields, _FIELDS)}"
+
+
+def extensions_said(fields: Iterable[str]) -> str:
+    """The same of a request's."""
+    return f"ignored, as no request has such a field: {_meant(fields, EXTENSIONS)}"
+
+
+def _meant(fields: Iterable[str], known: Iterable[str]) -> str:
     said = []
     for field in fields:
-        near = difflib.get_close_matches(field[:40], _FIELDS, 1)
+        near = difflib.get_close_matches(field[:40], known, 1)
         said.append(f"{short(field)} (did you mean {near[0]!r}?)" if near else short(field))
-    return f"question {short(question_id)}: ignored, as no question has such a field: {', '.join(said)}"
+    return ", ".join(said)
 
 
 def _instructions(question: dict[str, Any], loc: tuple[Any, ...]) -> str:
@@ -362,7 +381,7 @@ def _choice(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
             options.append(Option(label, shown, _description(value, (*loc, shown))))
         return options
     if not isinstance(criteria, list):
-        raise RequestError(loc, "must be an object of label -> description, or a list of labels")
+        raise RequestError(loc, f"must be an object of label -> description, or a list of labels, not {kind(criteria)}")
     if not criteria:
         raise RequestError(loc, "must not be empty; a choice needs at least one option")
     options = []
@@ -386,7 +405,7 @@ def _score(question: dict[str, Any], loc: tuple[Any, ...]) -> list[Option]:
     loc = (*loc, "criteria")
     levels = question.get("criteria")
     if not isinstance(levels, list):
-        raise RequestError(loc, "must be a list of level descriptions, lowest first")
+        raise RequestError(loc, f"must be a list of level descriptions, lowest first, not {kind(levels)}")
     if not levels:
         raise RequestError(loc, "must not be empty; a score needs at least one level")
     options = []

@@ -22,7 +22,7 @@ Place = tuple[Any, ...]
 
 _KINDS = {
     type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a boolean",
-    int: "a number", float: "a number",
+    int: "a number", float: "a number", tuple: "a tuple", set: "a set",
 }  # fmt: skip
 
 _PLAIN_REMEDY = "use text, a number, a list or an object"
@@ -43,6 +43,33 @@ def short(value: Any) -> str:
     except Exception:
         return kind(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def lone_surrogate(text: str) -> str | None:
+    """The first lone surrogate of a text, as "U+D800", which no UTF-8 can hold; None where there is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"U+{ord(error.object[error.start]):04X}"
+    return None
+
+
+def encodable(text: str) -> str:
+    """A text for a message, with an escape in place of each lone surrogate."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def whole_number(value: Any, what: str, least: int, most: int | None = None) -> int:
+    """An argument that is a whole number, Python's or NumPy's, from `least` to `most`.
+
+    Raises:
+        ValueError: it is not.
+    """
+    number = python_scalar(value)
+    if isinstance(number, int) and not isinstance(number, bool) and number >= least and number <= (most or number):
+        return number
+    wanted = f"a whole number, {least} or more" if most is None else f"{least} to {most}"
+    raise ValueError(f"{what}: expected {wanted}, got {short(value)}")
 
 
 def python_scalar(value: Any) -> Any:

@@ -6,7 +6,7 @@ import argparse
 
 from ..errors import RequestError, SkyinferError
 from ..serve.options import number_in
-from ..terminal import put_json
+from ..terminal import put_json, say
 from .model_option import add_model_option, model_path
 
 SUMMARY = "Answer the questions of a request and print the answers as JSON."
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     # faults of the request are told before a large model is loaded
     from ..runtime.thresholds import thresholds_of
     from ..runtime.windows import NO_THRESHOLD, Windows, windows_asked
-    from ..schema import parse_request
+    from ..schema import extensions_said, parse_request, unknown_extensions
     from .request_file import read_request
 
     given = {"--window": arguments.window, "--stride": arguments.stride}
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         body = read_request(arguments.request)
         parse_request(body)
+        ignored = unknown_extensions(body)
         least = body.get("x_min_confidence") if arguments.min_confidence is None else arguments.min_confidence
         thresholds_of(least, "x_min_confidence")
         windows = windows_asked(body.get("x_long"), "x_long")
@@ -69,4 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
             response = model.decide_long(body["state"], body["questions"], *windows, timing=arguments.timing)
     except RequestError as error:
         raise SkyinferError(f"{name}: {error}") from error
+    if ignored:
+        say(f"warning: {extensions_said(ignored)}")
+        response["x_ignored"] = ignored
     put_json(response)

@@ -13,7 +13,7 @@ from ..serve.options import number_in
 from ..terminal import Progress, say
 from .model_option import add_model_option, model_path
 from .request_file import read_questions
-from .signals import Terminated, termination_raised
+from .signals import Terminated, WholeWrites, termination_raised
 
 SUMMARY = "Answer the same questions about every row of a Parquet, CSV, JSON Lines or Arrow file."
 
@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.parser.error("standard input and output are JSON Lines")
     if "-" in (arguments.source, arguments.out) and (arguments.resume or arguments.shard != (1, 1)):
         arguments.parser.error("--resume and --shard are for files")
+    if arguments.resume and arguments.force:
+        arguments.parser.error("--resume goes on with a run and --force starts over; give one of them")
     questions = read_questions(arguments.questions)
     options = {
         "state": arguments.state or [],
@@ -81,7 +83,10 @@ def run(arguments: argparse.Namespace) -> None:
         except UnfinishedError as error:
             raise SkyinferError(str(error)) from error
         except RequestError as error:
-            raise RequestError(error.loc, f"{error.message}{_remedy(error)}") from error
+            if error.loc[:1] != ("rows",):
+                raise
+            name = "standard input" if arguments.source == "-" else arguments.source
+            raise SkyinferError(f"{name}: {error}; --on-error keep writes such rows with their errors") from error
         except (KeyboardInterrupt, Terminated):
             if parts_of(arguments.out).is_dir():
                 say("interrupted; --resume goes on from here")
@@ -96,9 +101,9 @@ def _answered(
     from .. import load
     from ..files.paths import checked_path, open_regular
     from ..files.whole_file import WholeFile, refuse_inputs
-    from ..rows.runs import answer_file, answer_stream, was_writing
+    from ..rows.runs import answer_file, answer_stream, replaces
 
-    replace = arguments.force or (arguments.resume and was_writing(arguments.out))
+    replace = arguments.force or (arguments.resume and replaces(arguments.out))
     if arguments.out != "-":
         refuse_inputs(arguments.out, arguments.source, arguments.questions, model_path(arguments))
     whole = None if arguments.out == "-" else WholeFile(arguments.out, replace=replace)
@@ -128,12 +133,9 @@ def _answered(
             raise OSError(errno.EBADF, "is closed", "standard output")
         with faults_named("standard output"):
             return answer_stream(
-                model, questions, source, name, formats[0], sys.stdout.buffer, formats[1], progress=rate.show, **options
-            )
-
-
-def _remedy(error: RequestError) -> str:
-    return "; --on-error keep writes such rows with their errors" if error.loc[:1] == ("rows",) else ""
+                model, questions, source, name, formats[0], WholeWrites(sys.stdout.buffer), formats[1],
+                progress=rate.show, **options,
+            )  # fmt: skip
 
 
 class _Rate:

@@ -1,12 +1,13 @@
-"""SIGTERM and SIGHUP as an exception, so that a command that writes files removes what it had begun."""
+"""Signals: SIGTERM and SIGHUP as an exception, so that a command removes files that it had begun; or later on."""
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 
 class Terminated(BaseException):
@@ -42,3 +43,46 @@ def termination_raised() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptions_deferred() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block, a second one of them at once."""
+    waiting: list[int] = []
+
+    def wait(number: int, frame: Any) -> None:
+        if waiting:
+            before[number](number, frame)
+        waiting.append(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if waiting:
+        before[waiting[0]](waiting[0], None)
+
+
+class WholeWrites:
+    """A binary stream of which everything that is written at once gets through, whatever signal comes meanwhile."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        left = memoryview(data)
+        with interruptions_deferred():
+            while left:  # a stream without a buffer, as by PYTHONUNBUFFERED, may take a part
+                n = self._stream.write(left)
+                if n is None:
+                    raise BlockingIOError(errno.EAGAIN, "does not wait for its reader")
+                left = left[n:]
+            self._stream.flush()
+        return len(data)

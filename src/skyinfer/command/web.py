@@ -20,18 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=0, metavar="N", help="of the server on 127.0.0.1 (default: one that is free)")
     add("--no-browser", action="store_true", help="print the address and open nothing")
     add("--export", metavar="DIR", help="write the pages and the models into DIR, for any static host, and end")
+    add("--force", action="store_true", help="with --export: replace files in DIR")
 
 
 def run(arguments: argparse.Namespace) -> None:
     parser: argparse.ArgumentParser = arguments.parser
     if not 0 <= arguments.port < 1 << 16:
         parser.error(f"argument --port: expected 0 to 65535, got {arguments.port}")
+    if arguments.force and arguments.export is None:
+        parser.error("--force goes with --export")
     from ..web.serving import PageServer, export
 
     with tempfile.TemporaryDirectory(prefix="skyinfer-web-") as scratch, termination_raised():
         models = _models(model_path(arguments), Path(scratch))
         if arguments.export is not None:
-            export(Path(arguments.export), models)
+            export(Path(arguments.export), models, force=arguments.force)
             return
         with PageServer(models, arguments.port) as server:
             put_line(f"{server.url} (Ctrl-C ends it)")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..runtime.arrays import AnswerArrays
 from ..schema import Question
-from .states import ColumnError
+from .states import ColumnError, check_name
 
 Probabilities = Literal["list", "columns"]
 ERROR = "x_error"
@@ -42,8 +42,10 @@ class AnswerColumns:
             raise ValueError(f"probabilities: expected 'list' or 'columns', got {probabilities!r}")
         self._questions, self._probabilities = questions, probabilities
         self._with_abstained, self._with_errors = with_abstained, with_errors
+        check_name(prefix, "the prefix")
         fields = []
         for question in questions:
+            check_name(str(question.id), "a question's id")
             name, n = f"{prefix}{question.id}", len(question.options)
             fields.append(pa.field(name, pa.dictionary(pa.int32(), pa.string())))
             if question.type != "choice":

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -21,6 +21,7 @@ import pyarrow.types as types
 
 from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
+from ..values import lone_surrogate
 from .columns import ERROR
 from .states import ColumnError
 
@@ -33,6 +34,12 @@ _LINES = pa.schema([(LINE, pa.string())])
 _READ_AT_ONCE = 8192  # rows
 # Rows that are written together, whatever batches they come in, so that a file's bytes tell nothing of those.
 _WRITTEN_AT_ONCE = 1 << 16
+
+
+class Writable(Protocol):
+    """What lines are written to; other formats need a file of binary mode."""
+
+    def write(self, data: bytes, /) -> int: ...
 
 
 class Rows(NamedTuple):
@@ -119,7 +126,9 @@ def _lines(file: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
 def _columns_of(lines: Iterator[pa.RecordBatch], name: str) -> Rows:
     """Lines of JSON as columns: those, and of the types, that the first batch of lines has."""
     first = next(lines, None)
-    parsed = [] if first is None else _objects(first, name, 0)
+    if first is None:
+        raise FormatError(f"{name}: has no rows, which would say what columns it has; write JSON Lines")
+    parsed = _objects(first, name, 0)
     try:
         schema = pa.Table.from_pylist(parsed).schema
     except pa.ArrowException as error:
@@ -149,6 +158,10 @@ def _objects(batch: pa.RecordBatch, name: str, first: int) -> list[dict[str, Any
         row = parsed_line(line)
         if isinstance(row, RequestError):
             raise FormatError(f"{name}: row {number} {row.message}")
+        if "\\u" in line and (bad := lone_surrogate(json.dumps(row, ensure_ascii=False))) is not None:
+            raise FormatError(
+                f"{name}: row {number} holds the lone surrogate {bad}, which no column can; write JSON Lines"
+            )
         found.append(row)
     return found
 
@@ -193,7 +206,7 @@ class LineStates:
 # ---------------------------------------------------------------------------------------- writing
 
 
-def write_rows(file: BinaryIO, form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def write_rows(file: Writable, form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Writes batches; the bytes depend on the rows alone, not on the batches that they come in."""
     if form == "jsonl":
         for batch in batches:
@@ -233,7 +246,7 @@ def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(batches).combine_chunks().cast(schema)
 
 
-def write_lines(file: BinaryIO, batch: pa.RecordBatch) -> None:
+def write_lines(file: Writable, batch: pa.RecordBatch) -> None:
     """A row a line, as JSON; what a line of the input had comes first."""
     text = io.StringIO()
     lines = LINE in batch.schema.names

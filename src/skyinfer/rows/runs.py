@@ -7,6 +7,7 @@ When the last is there OUT is written of all, appears whole, and the directory g
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,12 +21,12 @@ import pyarrow as pa
 from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
 from ..model import Model
-from .files import LineStates, Rows, open_rows, write_rows
+from .files import LineStates, Rows, Writable, open_rows, write_rows
 from .states import StateColumns
 from .tables import States, answered
 
 _PART_ROWS, _PART_SECONDS = 1 << 16, 60.0
-_RUN, _WRITING = "run.json", "writing"
+_RUN, _WRITING, _REPLACES = "run.json", "writing", "replaces"
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -52,7 +53,7 @@ def answer_file(
 ) -> int:
     """Answers every row of a file, and gives how many there are. `options`: as for `tables.answered`.
 
-    `force` replaces an unfinished run, unless `resume` goes on with it.
+    `force` replaces an unfinished run; one that `resume` goes on with may replace what it might before.
 
     shard: (i, n), the i-th of n parts of equal size that follow each other, from 1 on.
 
@@ -103,9 +104,12 @@ def parts_of(out: str) -> Path:
     return Path(f"{os.path.realpath(out)}.parts")
 
 
-def was_writing(out: str) -> bool:
-    """Whether an earlier run had begun to write the file itself, so that what stands there may be its own."""
-    return (parts_of(out) / _WRITING).exists()
+def replaces(out: str) -> bool:
+    """Whether an unfinished run may replace the file: it was to, or had begun to write what stands there now."""
+    parts = parts_of(out)
+    with contextlib.suppress(OSError, ValueError):
+        return (parts / _WRITING).exists() or bool(json.loads((parts / _RUN).read_bytes()).get(_REPLACES))
+    return False
 
 
 def _stamp(path: Path) -> list[int]:
@@ -146,7 +150,7 @@ def _begin(parts: Path, stamp: Any, *, resume: bool, force: bool) -> int:
             return _n_done(parts)
         parts.mkdir(exist_ok=True)
         with WholeFile(run, replace=True).writing() as file:
-            file.write(json.dumps(stamp).encode())
+            file.write(json.dumps({**stamp, _REPLACES: force}).encode())
     return 0
 
 
@@ -232,7 +236,7 @@ def answer_stream(
     source: BinaryIO,
     name: str,
     source_format: str,
-    out: BinaryIO,
+    out: Writable,
     out_format: str,
     *,
     state: list[str],
@@ -241,6 +245,8 @@ def answer_stream(
     **options: Any,
 ) -> int:
     """`answer_file` for streams that cannot be read twice: nothing is kept, and rows are written as they are answered.
+
+    out: of a stream of JSON Lines whole lines are written at once.
 
     Raises as `answer_file`, but for UnfinishedError.
     """

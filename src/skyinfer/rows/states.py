@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ..errors import RequestError, SkyinferError
+from ..values import lone_surrogate
 
 _AS_THEY_ARE = (
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
@@ -25,6 +26,12 @@ _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 class ColumnError(SkyinferError, ValueError):
     """A table's columns cannot be used as asked. The message names the column and says what to do."""
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuses what no column can be called, since a name is UTF-8."""
+    if (bad := lone_surrogate(name)) is not None:
+        raise ColumnError(f"{what}, {name!r}, holds the lone surrogate {bad}, which is not text")
 
 
 class StateColumns:
@@ -49,6 +56,7 @@ class StateColumns:
         if not self.names:
             raise ColumnError("state: no column is named; name at least one")
         for name in self.names:
+            check_name(name, "the state's column")
             found = schema.get_all_field_indices(name)
             if len(found) > 1:
                 raise ColumnError(f"column {name!r}: there are {len(found)} of this name; rename them")

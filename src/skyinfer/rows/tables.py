@@ -17,6 +17,7 @@ from ..model import Model
 from ..runtime.arrays import AnswerArrays, OnError, batches_at_once, in_order
 from ..runtime.thresholds import Thresholds, thresholds_of
 from ..schema import MinConfidence, Question, Questions, parse_questions
+from ..values import encodable, whole_number
 from .columns import AnswerColumns, Probabilities
 from .states import StateColumns
 
@@ -89,6 +90,8 @@ def answered(
 ) -> pa.RecordBatchReader:
     """`answer_rows` for batches of one schema and any way to states. `first_row`: the number of the first in errors."""
     compiled, thresholds = model.compile(questions), thresholds_of(min_confidence)
+    if threads is not None:
+        whole_number(threads, "threads", 1)
     parsed = parse_questions(questions)
     columns = AnswerColumns(
         parsed, prefix=prefix, probabilities=probabilities, with_abstained=thresholds is not None,
@@ -106,8 +109,10 @@ def answered(
         if errors and on_error == "raise":
             i = min(errors)
             loc = errors[i].loc if i in not_json else errors[i].loc[2:]
-            raise RequestError(("rows", first_row + first + i, *loc), errors[i].message)
-        said = [errors[i].message if i in errors else None for i in range(len(read))] if errors else None
+            # Arrow carries the error's text, as UTF-8
+            read_loc = [encodable(part) if isinstance(part, str) else part for part in loc]
+            raise RequestError(("rows", first_row + first + i, *read_loc), encodable(errors[i].message))
+        said = [encodable(errors[i].message) if i in errors else None for i in range(len(read))] if errors else None
         below = None if thresholds is None else _abstained(compiled, parsed, sound, arrays, thresholds)
         return pa.record_batch([*batch.columns, *columns.arrays(arrays, said, below)], schema=joined)
 

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
+from ..core import border
 from ..errors import RequestError
+from ..values import whole_number
 from .answers import faulty_weights
 from .cpus import available_cpus
 
@@ -99,10 +101,9 @@ def answer_arrays(
     if on_error not in ("raise", "keep"):
         raise ValueError(f"on_error: expected 'raise' or 'keep', got {on_error!r}")
     n, shape = len(states), (len(states), prepared.n_options)
-    if out is None:
-        out = np.empty(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise ValueError(f"out: expected contiguous float32 {list(shape)}, got {out.dtype} {list(out.shape)}")
+    if threads is not None:
+        whole_number(threads, "threads", 1, border.MAX_THREADS)
+    out = np.empty(shape, np.float32) if out is None else checked_out(out, shape)
     arrays = _empty(out, len(prepared.ids))
     temperatures = prepared.temperatures(temperature_clamp)
     stopped = threading.Event()
@@ -130,6 +131,25 @@ def answer_arrays(
     return replace(arrays, errors=errors)
 
 
+def checked_out(out: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array of the caller's to write to, or what shares its memory; contiguous float32 of a shape.
+
+    Raises:
+        TypeError: it is no array, and no buffer.
+        ValueError: it is of another type or shape, not contiguous, or read-only.
+    """
+    wanted = f"out: expected contiguous float32 {list(shape)}"
+    try:
+        array: np.ndarray = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
+    except TypeError:
+        raise TypeError(f"{wanted}, got {type(out).__name__}") from None
+    if array.shape != shape or array.dtype != np.float32:
+        raise ValueError(f"{wanted}, got {array.dtype} {list(array.shape)}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise ValueError(f"{wanted}, got one that is {'read-only' if array.flags.c_contiguous else 'not contiguous'}")
+    return array
+
+
 def answer_batches(
     engine: Engine,
     prepared: Prepared,
@@ -141,6 +161,9 @@ def answer_batches(
     threads: int | None = None,
 ) -> Generator[AnswerArrays, None, None]:
     """Answers about states as they come. `CompiledQuestions.batches` has the contract."""
+    whole_number(size, "size", 1)
+    if threads is not None:
+        whole_number(threads, "threads", 1, border.MAX_THREADS)
     numbers = count(0, size)
     left = iter(states)
 

@@ -394,6 +394,8 @@ def _encode_single(asked: ParsedRequest, scores: np.ndarray) -> bytes:
     if asked.thresholds is not None:
         asked.thresholds.mark(response)
     response["model"] = asked.served.name
+    if asked.ignored:
+        response["x_ignored"] = list(asked.ignored)
     return _encode(response)
 
 
@@ -405,7 +407,8 @@ def _encode_batch(asked: ParsedRequest, scores: np.ndarray) -> bytes:
             asked.thresholds.mark(response)
         results.append({"answers": response["answers"], "usage": response["usage"]})
     usage = {"input_tokens": asked.input_tokens, "output_tokens": 0}
-    return _encode({"model": asked.served.name, "results": results, "usage": usage})
+    ignored = {"x_ignored": asked.ignored} if asked.ignored else {}
+    return _encode({"model": asked.served.name, "results": results, "usage": usage, **ignored})
 
 
 async def _constant(body: bytes, exchange: Exchange) -> bytes:

@@ -80,6 +80,7 @@ def _schemas(questions: int, options: int, levels: int, states: int) -> dict[str
     asked = {"type": "object", "minProperties": 1, "maxProperties": questions, "additionalProperties": _ref("Question")}
     state = {"type": ["string", "object", "array", "number", "boolean"]}
     model = {"type": ["string", "null"], "description": "A name that GET /v1/models lists, or jev-latest"}
+    strings = {"type": "array", "items": string}
     usage = _object(["input_tokens", "output_tokens"], input_tokens=integer, output_tokens=integer)
     answers = {"type": "object", "additionalProperties": _ref("Answer")}
     fault = _object(["loc", "msg", "type"], loc={"type": "array"}, msg=string, type=string)
@@ -168,12 +169,15 @@ def _schemas(questions: int, options: int, levels: int, states: int) -> dict[str
                 _object(["type", "noul"], type={"const": "noul"}, noul=number),
             ]
         },
-        "Response": _object(["model", "answers", "usage"], model=string, answers=answers, usage=usage),
+        "Response": _object(
+            ["model", "answers", "usage"], model=string, answers=answers, usage=usage, x_ignored=strings
+        ),
         "BatchResponse": _object(
             ["model", "results", "usage"],
             model=string,
             results={"type": "array", "items": _object(["answers", "usage"], answers=answers, usage=usage)},
             usage=usage,
+            x_ignored=strings,
         ),
         "Error": {
             "oneOf": [

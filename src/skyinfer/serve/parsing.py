@@ -22,7 +22,7 @@ from ..errors import RequestError
 from ..runtime.prepared import Prepared
 from ..runtime.thresholds import Thresholds, thresholds_of
 from ..runtime.windows import NO_THRESHOLD, Scan, Windows, scan_of, windows_asked, windows_of
-from ..schema import Question, parse_questions, render_state
+from ..schema import EXTENSIONS, Question, parse_questions, render_state, unknown_extensions
 from ..text.sequence import StateTokens
 from .catalog import Catalog, ServedModel
 from .options import Limits
@@ -57,6 +57,9 @@ class _Batch(msgspec.Struct):
     x_long: Any = None
 
 
+# a name, or a text, that begins as the names of skyinfer's own fields do, and is none of them
+_UNKNOWN = re.compile(rf'"x_(?!(?:{"|".join(name[2:] for name in EXTENSIONS)})")'.encode())
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _single = msgspec.json.Decoder(_Single)
 _batch = msgspec.json.Decoder(_Batch)
 
@@ -76,6 +79,7 @@ class ParsedRequest(NamedTuple):
     is_batch: bool
     thresholds: Thresholds | None = None
     scan: Scan | None = None  # where one long state was asked for, of which `states` are the windows
+    ignored: tuple[str, ...] = ()  # fields that skyinfer does not have, though they are named as its own
 
     @property
     def n_probabilities(self) -> int:
@@ -125,10 +129,11 @@ class RequestParser:
         try:
             tokens = self._read(prepared, request.state, body)
             if windows is not None:
-                return self._long(served, prepared, tokens, windows, request.state)
+                return self._long(served, prepared, tokens, windows, request.state)._replace(ignored=_ignored(body))
         except RequestError as error:
             raise of_request_error(error) from None
-        return self._asked(served, prepared, [tokens], request.state, is_batch=False)._replace(thresholds=thresholds)
+        asked = self._asked(served, prepared, [tokens], request.state, is_batch=False)
+        return asked._replace(thresholds=thresholds, ignored=_ignored(body))
 
     def _long(
         self, served: ServedModel, prepared: Prepared, tokens: StateTokens, windows: Windows, state: Any
@@ -171,7 +176,8 @@ class RequestParser:
             n_tokens += prepared.n_tokens(read[-1])
             if n_tokens > self._limits.tokens:  # before the next state is tokenized, which bounds the memory
                 raise too_large(self._how_many_fit(i))
-        return self._asked(served, prepared, read, states, is_batch=True)._replace(thresholds=thresholds)
+        asked = self._asked(served, prepared, read, states, is_batch=True)
+        return asked._replace(thresholds=thresholds, ignored=_ignored(body))
 
     def _asked(
         self,
@@ -276,6 +282,11 @@ def _extras(request: _Single | _Batch) -> tuple[Thresholds | None, Windows | Non
     if thresholds is not None and windows is not None:
         raise invalid(("x_min_confidence",), NO_THRESHOLD)
     return thresholds, windows
+
+
+def _ignored(body: bytes) -> tuple[str, ...]:
+    """Fields of a sound request that are named as skyinfer's own and are none."""
+    return () if _UNKNOWN.search(body) is None else tuple(unknown_extensions(_fields.decode(body)))
 
 
 # ------------------------------------------------------------------------------------------ questions

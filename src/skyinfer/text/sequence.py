@@ -21,6 +21,7 @@ import numpy as np
 from ..core.border import CoreQuestions
 from ..errors import FormatError, RequestError
 from ..schema import QUESTION_TYPES, Question, parse_questions, render_state
+from ..values import lone_surrogate
 from .template import PromptTemplate
 from .tokenizer import Tokenizer
 
@@ -317,15 +318,7 @@ def _place_of(question: Question, i: int) -> tuple[str | int, ...]:
     if question.type != "noul":
         return "criteria", i
     option = question.options[i]
-    return ("criteria" if _is_text(option.name) else "labels"), option.key
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return ("criteria" if lone_surrogate(option.name) is None else "labels"), option.key
 
 
 def _tokens(encode: Callable[[_Text], _Found], text: _Text, loc: tuple[Any, ...]) -> _Found:

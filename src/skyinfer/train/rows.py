@@ -18,6 +18,7 @@ from ..errors import RequestError, SkyinferError, faults_named, warn
 from ..files.paths import byte_order_mark, checked_path, open_regular
 from ..files.streams import read_lines
 from ..schema import Question, ignored_said, parse_questions, render_state
+from ..values import lone_surrogate
 from .csv_rows import SUFFIXES, read_table
 
 _FIELDS = ("state", "questions", "answers", "weight")
@@ -415,11 +416,8 @@ def _weight(value: Any) -> float:
 
 
 def _check_text(text: str, *loc: Any) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        bad = f"U+{ord(error.object[error.start]):04X}"
-        raise RequestError(loc, f"holds the lone surrogate {bad}, which is not text") from None
+    if (bad := lone_surrogate(text)) is not None:
+        raise RequestError(loc, f"holds the lone surrogate {bad}, which is not text")
 
 
 def _is_number(value: Any) -> bool:

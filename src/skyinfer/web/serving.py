@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from ..errors import faults_named
+from ..files.whole_file import NotForcedError, refuse_inputs
 from .pages import HEADERS, PageFile, model_list, page_files
 
 HOST = "127.0.0.1"
@@ -44,21 +48,33 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # a browser that leaves is no error
 
 
-def export(directory: Path, models: Sequence[tuple[str, Path]]) -> None:
+def export(directory: Path, models: Sequence[tuple[str, Path]], *, force: bool = False) -> None:
     """Writes the pages and the models into a directory, for any static host.
 
     Raises:
-        OSError: it cannot be written.
+        NotForcedError: a file that would be written is there, and `force` is not set; nothing was written.
+        OSError: it cannot be written, or a model would be copied onto itself.
     """
-    (directory / "models").mkdir(parents=True, exist_ok=True)
+    copies: dict[Path, Path] = {}
     addresses = []
     for i, (name, path) in enumerate(models):
         file = f"{i}-{path.name}" if path.name in {other.name for _, other in models[:i]} else path.name
-        shutil.copyfile(path, directory / "models" / file)
+        copies[directory / "models" / file] = path
         addresses.append((name, f"models/{quote(file, safe='')}"))
-    for address, page in (page_files() | {"/models.json": model_list(addresses)}).items():
-        if address != "/":
-            (directory / address[1:]).write_bytes(page.data)
+    files = page_files() | {"/models.json": model_list(addresses)}
+    pages = {directory / address[1:]: page.data for address, page in files.items() if address != "/"}
+    for target in (*copies, *pages):
+        refuse_inputs(target, *copies.values())
+        if not force and os.path.lexists(target):
+            raise NotForcedError(errno.EEXIST, "exists already; it is replaced only when forced", str(target))
+    for target, data in pages.items():
+        with faults_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+    for target, path in copies.items():
+        with faults_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
 
 
 def _handler(files: Mapping[str, PageFile], models: Mapping[str, Path]) -> type[BaseHTTPRequestHandler]:
