@@ -29,7 +29,7 @@ def make(target: str, build: Path) -> dict[str, set[str]]:
 
 def expect_all_checks(checks: dict[str, set[str]], *isas: str) -> None:
     kernels = {"gemm", "gemm of f16", "gemm of bf16", "layer_norm", "attention", "widen_f16"}
-    whole = {"model", "dtypes", "questions", "callers", "modes"}
+    whole = {"model", "dtypes", "questions", "sets", "set callers", "set refusals", "callers", "modes"}
     for isa in isas:
         assert checks.get(isa, set()) >= kernels | whole, (isa, checks)
     assert checks["portable"] >= {"numbers", "packers", "handles", "tensors", "answers"}

@@ -246,6 +246,16 @@ static int widen_panel(const sky_weight_type type, const sky_gemm *g, int row, i
 }
 #endif
 
+/* Of `left` rows. A tile of few rows waits for its own sums, as there are fewer of them than a multiply-add takes cycles and units
+ * compute at once: such a rest shares with the tile in front of it. */
+SKY_INLINE int rows_of_tile(int left)
+{
+    enum { FEW = 4 };
+    if (left <= TILE_ROWS)
+        return left;
+    return left < TILE_ROWS + FEW ? (left + 1) / 2 : TILE_ROWS;
+}
+
 /* Panels `panel_bytes` apart. Rows of A go in blocks that stay in the L2 cache beside a panel, so A comes from further away
  * once and not once a panel. */
 static void gemm_part(const sky_weight_type type, const sky_gemm *g, size_t panel_bytes, int panel_begin, int panel_end)
@@ -268,8 +278,8 @@ static void gemm_part(const sky_weight_type type, const sky_gemm *g, size_t pane
                 wide = g->scratch;
             }
 #endif
-            for (; row < last; row += TILE_ROWS) {
-                const int rows = last - row < TILE_ROWS ? last - row : TILE_ROWS;
+            for (int rows; row < last; row += rows) {
+                rows = rows_of_tile(last - row);
                 gemm_tiles[rows](g, row, panel, wide, ahead, ahead_bytes);
                 ahead += (size_t)g->a.cols * ahead_bytes;
             }
