@@ -4,6 +4,7 @@ another. Names are those of docs/formats.md, written down here once more."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 from checkpoints import SIZES, paint, read_safetensors, write_safetensors
+from commands import Run
 
 from skyinfer.errors import FormatError
 from skyinfer.files.checkpoint import Checkpoint
@@ -21,6 +23,7 @@ from skyinfer.files.config import ModelConfig
 from skyinfer.files.conversion import OUTTYPES, convert
 from skyinfer.files.gguf import GGUFFile
 from skyinfer.files.inspection import describe
+from skyinfer.files.recalibration import ModelCopy
 
 TINY = SIZES["golden"] | {"vocab": 600}
 AGENT, WEIGHTS = "rl_agent_config.json", "model.safetensors"
@@ -130,6 +133,26 @@ def test_a_training_begins_with_one(painted: Path) -> None:
     assert initial.unused == {}
     stored = read_safetensors(painted / WEIGHTS)
     assert initial.weights.keys() == stored.keys()
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_temperatures_can_be_changed(kind: str, painted: Path, written: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"out{'.gguf' if kind == 'file' else ''}"
+    ModelCopy(written if kind == "file" else painted, out).write({"choice": 1.25, "noul.2": 0.75})
+    with GGUFFile.open(out) if kind == "file" else Checkpoint.open(out) as source:
+        changed = ModelConfig.from_source(source)
+    with GGUFFile.open(written) as before:
+        own = ModelConfig.from_source(before).temperatures
+    assert changed.architecture == "s2"
+    assert changed.temperatures == pytest.approx(own | {"choice": 1.25, "noul.2": 0.75})
+
+
+def test_what_inspect_says(written: Path, run: Run) -> None:
+    text = run("inspect", written).out
+    assert re.search(r"architecture +skyinfer-s2, 4 encoder layers, 2 head blocks, decision type\s+skyinfer-s2", text)
+    assert re.search(r"max_tokens +512 for a state\n +max_head_tokens +192 for an option with its question", text)
+    assert "texts only: s2 lays out no whole request" in text
+    assert "{{" not in text
 
 
 # ---------------------------------------------------------------------------------- what is refused

@@ -29,7 +29,7 @@ from skyinfer.command.main import main
 from skyinfer.train import fitting, train, train_rows
 from skyinfer.train.fitting import Fit, Plan, cross_entropy, laid, logits_of, option_batch, state_batch, workers
 from skyinfer.train.network import Shape, initial_weights
-from skyinfer.train.options import OptionError
+from skyinfer.train.options import OptionError, Options
 from skyinfer.train.set_network import SetNetwork
 
 MANY = {
@@ -121,6 +121,19 @@ def test_what_is_drawn_for_a_state_is_drawn_once(tmp_path: Path) -> None:
     assert turned.table_rows[2:].tolist() == chunk.table_rows[2:][::-1].tolist()
     assert turned.targets[0, :2].tolist() == chunk.targets[0, :2][::-1].tolist() == [1, 0]
     assert turned.targets[1].tolist() == chunk.targets[1][::-1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("n", "n_states", "given", "size"),
+    [
+        (100_000, 100_000, None, 128), (100_000, 60_000, None, 128),  # as in s1
+        (60_000, 3_000, None, 1280), (10_000, 100, None, 2048), (600, 30, None, 1280),
+        (60_000, 3_000, 16, 16),
+    ],
+)  # fmt: skip
+def test_a_batch_is_about_many_states(n: int, n_states: int, given: int | None, size: int) -> None:
+    options = Options("pico", None, None, None, None, given, None, None, 0, None, ())
+    assert options.for_states(n, n_states).batch_size_for(n) == size
 
 
 def test_what_is_asked_about_a_state_comes_together(tmp_path: Path) -> None:

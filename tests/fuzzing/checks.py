@@ -42,6 +42,18 @@ def check_response(response: Any, questions: dict[Any, Any], name: str) -> None:
             assert answer["probabilities"][answer["choice"]] == max(p)
 
 
+def check_sequence(sequence: Any, config: Any) -> None:
+    """Assert that markers are where the mask tokens are, and nowhere else, in s2 in each option's own sequence."""
+    found = [sequence.ids] if sequence.option_ids is None else sequence.option_ids
+    markers = [sequence.markers] if sequence.option_ids is None else [[marker] for marker in sequence.markers]
+    assert len(sequence.ids) <= config.max_tokens
+    for ids in (sequence.ids, *found):
+        assert ids[0] == config.cls_id
+    for ids, own in zip(found, markers, strict=True):
+        assert [i for i, token in enumerate(ids) if token == config.mask_id] == own
+    assert sequence.option_ids is None or config.mask_id not in sequence.ids
+
+
 @contextlib.contextmanager
 def only_documented_warnings() -> Any:
     with warnings.catch_warnings(record=True) as said:

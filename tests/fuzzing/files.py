@@ -51,6 +51,8 @@ class Files:
             ("q8_0", False, {**META, **WIDE, "rope": "parameters", "dtype": "F16"}),
             ("f32", False, {"agent_config_name": "julia_config.json", "layers": "both", "temperature": [1, 2, 3],
             "temperature_by_options": {}}),
+            ("f32", False, {"architecture": "s2"}),
+            ("q8_0", True, {**WIDE, "vocab": 300, "architecture": "s2", "head_layers": 2, "max_len": 24}),
         ]  # fmt: skip
         for i, (outtype, without_json, changes) in enumerate(bases):
             directory = paint(work / f"base{i}", **(TINY | changes))

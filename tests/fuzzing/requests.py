@@ -26,7 +26,7 @@ from skyinfer.errors import RequestError
 from skyinfer.schema import parse_request
 
 from .bases import META, QUESTIONS, STATES, TINY, Outcome
-from .checks import check_response, only_documented_warnings
+from .checks import check_response, check_sequence, only_documented_warnings
 from .mutation import BIG_TEXT, hostile, mutate_bytes, mutate_json, nested
 
 
@@ -112,6 +112,7 @@ class Requests:
             {},
             {"max_len": 24, "head_max_len": 8, **META},
             {"max_len": 512, "head_max_len": 192, "n_layers": 2},
+            {"max_len": 24, "head_max_len": 16, "architecture": "s2", **META},
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -195,9 +196,6 @@ class Requests:
                 return "refused"
         check_response(response, questions, model.name)
         if rng.random() < 0.2:
-            tokenizer = model.config
             for sequence in model.encode(state, questions).values():
-                ids = sequence.ids
-                assert len(ids) <= model.config.max_tokens and ids[0] == tokenizer.cls_id
-                assert [i for i, token in enumerate(ids) if token == tokenizer.mask_id] == sequence.markers
+                check_sequence(sequence, model.config)
         return "answered"

@@ -71,8 +71,11 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
     yield from _entry("rope bases", f"{encoder['rope_base_global']:.7g} global, {encoder['rope_base_local']:.7g} local")
     layout = "" if decision["option_layout"] == "sequential" else f", options in {decision['option_layout']}"
     yield from _entry("decision head", f"{_plural(head['heads'], 'head')} of attention{layout}")
-    yield from _entry("max_tokens", f"{decision['max_tokens']} for a sequence")
-    yield from _entry("max_head_tokens", f"{decision['max_head_tokens']} for question and options")
+    of_state, of_options = ("a sequence", "question and options")
+    if decision["type"] == "skyinfer-s2":
+        of_state, of_options = ("a state", "an option with its question")
+    yield from _entry("max_tokens", f"{decision['max_tokens']} for {of_state}")
+    yield from _entry("max_head_tokens", f"{decision['max_head_tokens']} for {of_options}")
     for i, (name, value) in enumerate(decision["temperatures"].items()):
         clamped = decision["clamped"].get(name)
         note = "" if clamped is None else f" (clamped to {clamped:g})"
@@ -86,7 +89,8 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
     for i, (role, token) in enumerate(tokenizer["special"].items()):
         yield from _entry("" if i else "special tokens", f"{role:<4} {token['id']:>6}  {token['text']}")
     yield from _entry("template", f"{d['template']['style']} ({d['template']['source']})")
-    yield from _entry("", d["template"]["text"])
+    if d["template"]["text"] is not None:
+        yield from _entry("", d["template"]["text"])
     for i, (kind, row) in enumerate(d["tensor_types"].items()):
         yield from _entry(
             "" if i else "tensors",

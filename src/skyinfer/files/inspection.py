@@ -74,7 +74,7 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
             "vocabulary": config.vocab_size,
             "special": {role: {"id": getattr(config, f"{role}_id"), "text": text} for role, text in specials.items()},
         },
-        "template": _template(source.metadata, specials),
+        "template": _template(source.metadata, specials, config),
         "tensor_types": by_type,
     }
     if tensors:
@@ -132,9 +132,12 @@ def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _template(metadata: Mapping[str, Any], specials: Mapping[str, str]) -> dict[str, Any]:
+def _template(metadata: Mapping[str, Any], specials: Mapping[str, str], config: ModelConfig) -> dict[str, Any]:
+    """`text` is None where there is none: s2 has no sequence of a whole request."""
     text = metadata.get(TEMPLATE_KEY)
     known = {laya_template(**specials): "laya", julia_template(**specials): "julia"}
+    if text is None and config.architecture != "s1":
+        return {"style": "laya", "source": f"texts only: {config.architecture} lays out no whole request", "text": None}
     if text is None:
         return {"style": "laya", "source": "default: the file has none", "text": laya_template(**specials)}
     return {"style": known.get(text, "other"), "source": TEMPLATE_KEY, "text": text}
