@@ -22,7 +22,7 @@ from .. import __version__
 from ..errors import SkyinferError, faults_named
 from ..files.whole_file import NotForcedError
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
-from . import calibrate, convert, decide, evaluate, info, inspect, play, pull, rows, serve, train, web
+from . import calibrate, convert, decide, distill, evaluate, info, inspect, play, pull, rows, serve, train, web
 from .signals import Terminated
 
 # in the order of `--help`
@@ -32,6 +32,7 @@ _COMMANDS = {
     "inspect": inspect,
     "pull": pull,
     "train": train,
+    "distill": distill,
     "rows": rows,
     "evaluate": evaluate,
     "calibrate": calibrate,

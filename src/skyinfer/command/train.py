@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..errors import SkyinferError
 from ..terminal import put_json, put_line, say
@@ -55,51 +57,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..train.rows import RowsError
-
     try:
-        from ..train.directory import SnapshotError
-        from ..train.options import OptionError, UnfinishedError
         from ..train.training import train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
-    unfinished = _time_of(arguments.out)
     questions = None if arguments.questions is None else read_questions(arguments.questions)
-    with termination_raised():
-        try:
-            report = train_rows(
-                arguments.rows,
-                arguments.out,
-                questions=questions,
-                **{name: getattr(arguments, name) for name in _OPTIONS},
-            )
-        except RowsError as error:
-            for line in error.lines():
-                say(line)
-            raise SkyinferError(error.summary) from error
-        # the library names its arguments, the command its options
-        except SnapshotError as error:
-            raise SkyinferError(f"{error.fault}; --force starts over") from error
-        except UnfinishedError as error:
-            message = "holds an unfinished training; --resume goes on with it, --force starts over"
-            raise FileExistsError(error.errno, message, error.filename) from None
-        except FileExistsError as error:
-            message = "holds a checkpoint already; --force replaces it"
-            raise FileExistsError(error.errno, message, error.filename) from None
-        except OptionError as error:
-            arguments.parser.error(str(error))
-        except FloatingPointError as error:
-            raise SkyinferError(str(error)) from error
-        except (KeyboardInterrupt, Terminated):
-            # one that --force was about to replace is of another training
-            now = _time_of(arguments.out)
-            if now is not None and not (arguments.force and now == unfinished):
-                say("interrupted; --resume goes on from here")
-            raise
+    with termination_raised(), training_faults_told(arguments, "--resume goes on from here"):
+        report = train_rows(
+            arguments.rows,
+            arguments.out,
+            questions=questions,
+            **{name: getattr(arguments, name) for name in _OPTIONS},
+        )
     if arguments.json:
         put_json(report.as_dict())
     else:
         put_line(report.as_text())
+
+
+@contextmanager
+def training_faults_told(arguments: argparse.Namespace, after_interruption: str) -> Iterator[None]:
+    """Tells what a training raises by the options of a command, which has `out`, `force` and `parser`.
+
+    `after_interruption`: said where there is something to go on with.
+    """
+    from ..train.directory import SnapshotError
+    from ..train.options import OptionError, UnfinishedError
+    from ..train.rows import RowsError
+
+    unfinished = _time_of(arguments.out)
+    try:
+        yield
+    except RowsError as error:
+        for line in error.lines():
+            say(line)
+        raise SkyinferError(error.summary) from error
+    # the library names its arguments, the command its options
+    except SnapshotError as error:
+        raise SkyinferError(f"{error.fault}; --force starts over") from error
+    except UnfinishedError as error:
+        message = "holds an unfinished training; --resume goes on with it, --force starts over"
+        raise FileExistsError(error.errno, message, error.filename) from None
+    except FileExistsError as error:
+        message = "holds a checkpoint already; --force replaces it"
+        raise FileExistsError(error.errno, message, error.filename) from None
+    except OptionError as error:
+        arguments.parser.error(str(error))
+    except FloatingPointError as error:
+        raise SkyinferError(str(error)) from error
+    except (KeyboardInterrupt, Terminated):
+        # one that --force was about to replace is of another training
+        now = _time_of(arguments.out)
+        if now is not None and not (arguments.force and now == unfinished):
+            say(f"interrupted; {after_interruption}")
+        raise
 
 
 def _time_of(out: str) -> int | None:

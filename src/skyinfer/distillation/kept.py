@@ -1,0 +1,87 @@
+"""A teacher's answers, kept as rows of training in a file of JSON Lines that grows by the answer.
+
+Each line has the state, the questions, the answers, and as `x_teacher`, `x_tokens`, `x_seconds` who gave them, what it
+read and how long it took. What an interrupted run leaves of its last line is cut off by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError, RequestError, SkyinferError, faults_named
+from ..train.rows import read_rows
+from ..values import short
+from .teachers import Taught
+
+
+def key_of(state: Any) -> str:
+    """A state as it is told from others: two that a model reads alike are one."""
+    return json.dumps(state, ensure_ascii=False)
+
+
+class KeptAnswers:
+    """The answers of one teacher to the same questions, by state.
+
+    Attributes:
+        path: of the file.
+        found: by `key_of` a state.
+    """
+
+    def __init__(self, path: Path, teacher: str, questions: Mapping[str, Any]) -> None:
+        """Reads what an earlier run has kept.
+
+        Raises:
+            SkyinferError: the file holds answers of another teacher, or to other questions.
+            FormatError: a line is no row of such a file.
+            OSError: it cannot be read.
+        """
+        self.path, self._teacher = path, teacher
+        self._questions = json.loads(json.dumps(questions))
+        self.found: dict[str, Taught] = {}
+        if not path.exists():
+            return
+        self._cut_off()
+        for place, row in read_rows(path):
+            if isinstance(row, RequestError):
+                raise FormatError(f"{path}: {place}: {row}")
+            if not isinstance(row, dict) or not {"state", "questions", "answers", "x_teacher"} <= row.keys():
+                raise FormatError(f"{path}: {place}: is no answer of a teacher; name another file")
+            if row["x_teacher"] != teacher or row["questions"] != self._questions:
+                other = "to other questions" if row["x_teacher"] == teacher else f"of {short(row['x_teacher'])}"
+                raise SkyinferError(f"{path}: {place}: holds answers {other}; name another file, or remove this one")
+            tokens, seconds = row.get("x_tokens", 0), row.get("x_seconds", 0.0)
+            self.found[key_of(row["state"])] = Taught(row["answers"], tokens, seconds)
+
+    def _cut_off(self) -> None:
+        """A line that an interruption has left unfinished."""
+        with faults_named(self.path), open(self.path, "r+b") as file:
+            data = file.read()
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                file.truncate(end)
+
+    @contextmanager
+    def adding(self) -> Iterator[_Writer]:
+        with faults_named(self.path), open(self.path, "ab") as file:
+            yield _Writer(self, file)
+
+    def row(self, state: Any) -> dict[str, Any]:
+        """The row of a state that was answered."""
+        return {"state": state, "questions": self._questions, "answers": self.found[key_of(state)].answers}
+
+
+class _Writer:
+    def __init__(self, kept: KeptAnswers, file: Any) -> None:
+        self._kept, self._file = kept, file
+
+    def add(self, state: Any, taught: Taught) -> None:
+        kept = self._kept
+        line = {"state": state, "questions": kept._questions, "answers": taught.answers,
+                "x_teacher": kept._teacher, "x_tokens": taught.n_tokens, "x_seconds": taught.seconds}  # fmt: skip
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        kept.found[key_of(state)] = taught

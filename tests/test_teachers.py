@@ -1,0 +1,212 @@
+"""Who is asked when a model is distilled: what an endpoint may answer, when it is asked again, and what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyinfer
+from skyinfer.distillation import LocalTeacher, RemoteTeacher, TeacherError
+from skyinfer.distillation.distilling import states_of
+from skyinfer.distillation.kept import KeptAnswers
+from skyinfer.errors import FormatError, SkyinferError
+from skyinfer.train.rows import gather
+
+PAINTED = Path(__file__).parents[1] / "examples" / "painted"
+QUESTIONS: dict[str, Any] = {
+    "act": {"type": "choice", "instructions": "What now?", "criteria": {"go": "drive on", "stop": "brake"}},
+    "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "normal", "fast"]},
+    "safe": {"type": "noul", "instructions": "Is it safe?"},
+}
+STATES = [{"n": n, "light": "red"} for n in range(150)]
+MODEL = skyinfer.load(PAINTED)
+
+
+@contextlib.contextmanager
+def endpoint(answer: Callable[[int, Any, Any], tuple[int, dict[str, str], bytes] | None]) -> Iterator[str]:
+    """A server whose answer to the n-th request is scripted: status, headers and body; None breaks the connection."""
+    lock, n_requests = threading.Lock(), [0]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            with lock:
+                number = n_requests[0]
+                n_requests[0] += 1
+            found = answer(number, body, self)
+            if found is None:
+                self.connection.close()
+                return
+            status, headers, data = found
+            self.send_response(status)
+            for name, value in {**headers, "content-length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def handle_one_request(self) -> None:
+            with contextlib.suppress(OSError, ValueError):
+                super().handle_one_request()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def right(body: Any) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, json.dumps(MODEL.decide(body["state"], body["questions"])).encode()
+
+
+def test_an_endpoint_and_a_model_say_the_same() -> None:
+    paths = []
+
+    def answer(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes]:
+        paths.append((request.path, request.headers["authorization"], request.headers["content-type"]))
+        return right(body)
+
+    local = list(LocalTeacher(MODEL, QUESTIONS).ask(STATES))
+    with endpoint(answer) as url:
+        remote = list(RemoteTeacher(url, QUESTIONS, key="secret").ask(STATES))
+        list(RemoteTeacher(f"{url}/prefix/v1/systemone", QUESTIONS).ask(STATES[:1]))
+    assert [one.answers for one in remote] == [one.answers for one in local]
+    assert [one.n_tokens for one in remote] == [one.n_tokens for one in local]
+    assert all(one.seconds > 0 for one in [*local, *remote])
+    assert set(paths) == {
+        ("/v1/systemone", "Bearer secret", "application/json"),
+        ("/prefix/v1/systemone", None, "application/json"),
+    }
+    # as rows of training take them, these are the teacher's own probabilities
+    rows = [
+        {"state": state, "questions": QUESTIONS, "answers": one.answers}
+        for state, one in zip(STATES, remote, strict=True)
+    ]
+    dataset = gather(((f"row {i}", row) for i, row in enumerate(rows)), "rows")
+    answers: Any = MODEL.decide(STATES[7], QUESTIONS)["answers"]
+    found = {dataset.questions[e.question].id: e.target for e in dataset.examples if e.state == 7}
+    assert found["act"] == pytest.approx(list(answers["act"]["probabilities"].values()), abs=1e-12)
+    assert found["speed"] == pytest.approx(list(answers["speed"]["probabilities"].values()), abs=1e-12)
+    assert found["safe"] == pytest.approx([1 - answers["safe"]["noul"], answers["safe"]["noul"]], abs=1e-12)
+
+
+def test_what_fails_on_the_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = {0: 503, 1: 429, 2: None, 3: 500}
+
+    def answer(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes] | None:
+        if number in faults:
+            status = faults[number]
+            return None if status is None else (status, {"retry-after": "0"}, b"later")
+        return right(body)
+
+    waited: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: waited.append(timeout))
+    with endpoint(answer) as url:
+        found = list(RemoteTeacher(url, QUESTIONS, at_once=1).ask(STATES[:2]))
+    assert found[0].answers == next(iter(LocalTeacher(MODEL, QUESTIONS).ask(STATES[:1]))).answers
+    pauses = [pause for pause in waited if pause in (0.0, 0.5, 1.0, 2.0, 4.0)]
+    assert pauses == [0.0, 0.0, 2.0, 0.0]  # what the server says, or half a second that doubles
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, b"", "401.*it wants a key"),
+        (422, b'{"detail": "no such\\nfield"}', "422.*no such"),
+        (404, b"", "answered 404: Not Found"),
+        (503, b"busy", "answered 503: 'busy', in 3 attempts"),
+        (200, b"{", "not JSON"),
+        (200, b"[1]", "no object"),
+        (200, b'{"answers": {}}', "answers.act: is missing"),
+        (200, b'{"answers": {"act": {"choice": "go"}}}', "answers.act: has no probabilities"),
+        (
+            200,
+            b'{"answers": {"act": {"probabilities": {"go": 0.5, "stop": 0.1}}}}',
+            "answers.act: probabilities sum to",
+        ),
+        (200, b'{"answers": {"act": {"probabilities": {"fly": 1.0}}}}', "'fly' is no answer"),
+    ],
+)
+def test_what_cannot_be_learned_from_ends_the_run(status: int, body: bytes, message: str) -> None:
+    with endpoint(lambda number, asked, request: (status, {"retry-after": "0"}, body)) as url:
+        teacher = RemoteTeacher(url, QUESTIONS, retries=2, at_once=1)
+        with pytest.raises(TeacherError, match=message) as caught:
+            list(teacher.ask(STATES[:3]))
+    assert str(caught.value).startswith(f"{url}/v1/systemone: ")
+
+
+def test_nobody_there_and_addresses_that_are_none() -> None:
+    with endpoint(lambda number, asked, request: None) as url:
+        pass
+    with pytest.raises(TeacherError, match=r"cannot be asked: .*refused.*, in 1 attempts"):
+        list(RemoteTeacher(url, QUESTIONS, retries=0).ask(STATES[:1]))
+    for wrong in ("ftp://a", "http://", "http://user:word@host"):
+        with pytest.raises(TeacherError, match="address"):
+            RemoteTeacher(wrong, QUESTIONS)
+
+
+def test_a_rate_is_kept() -> None:
+    times: list[float] = []
+
+    def answer(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes]:
+        times.append(time.monotonic())
+        return right(body)
+
+    with endpoint(answer) as url:
+        list(RemoteTeacher(url, QUESTIONS, at_once=8, rate=20).ask(STATES[:11]))
+    assert times[-1] - times[0] >= 10 / 20 * 0.9
+
+
+def test_answers_are_kept_for_the_same_teacher_and_questions(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    kept = KeptAnswers(path, "t", QUESTIONS)
+    taught = list(LocalTeacher(MODEL, QUESTIONS).ask(STATES[:3]))
+    with kept.adding() as file:
+        for state, one in zip(STATES[:3], taught, strict=True):
+            file.add(state, one)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"state": {"n": 3}, "quest')  # a run that was killed
+    assert KeptAnswers(path, "t", QUESTIONS).found == kept.found
+    assert path.read_bytes() == whole
+    rows = [(f"line {i}", json.loads(line)) for i, line in enumerate(whole.splitlines())]
+    assert len(gather(rows, "rows").examples) == 9  # training reads the file as it is
+    with pytest.raises(SkyinferError, match="line 1: holds answers of 't'"):
+        KeptAnswers(path, "u", QUESTIONS)
+    with pytest.raises(SkyinferError, match="line 1: holds answers to other questions"):
+        KeptAnswers(path, "t", {"act": QUESTIONS["act"]})
+    for line, message in ((b"{", "not JSON"), (b'{"state": 1}', "is no answer of a teacher")):
+        path.write_bytes(whole + line + b"\n")
+        with pytest.raises(FormatError, match=f"line 4: .*{message}"):
+            KeptAnswers(path, "t", QUESTIONS)
+
+
+def test_states_of_files(tmp_path: Path) -> None:
+    rows, texts = tmp_path / "rows.jsonl", tmp_path / "texts.txt"
+    rows.write_text('{"state": {"a": 1}, "answers": 5}\n\n{"state": "b"}\n')
+    assert states_of(rows) == [{"a": 1}, "b"]
+    texts.write_text("ümläut\n\n{\n", "utf-8")
+    assert states_of(texts) == ["ümläut", "{"]
+    for content, message in (
+        ("{\n", "line 1: is not JSON"),
+        ('{"a": 1}\n', "line 1: has no state"),
+        ("\n", "no states"),
+    ):
+        rows.write_text(content)
+        with pytest.raises(SkyinferError, match=message):
+            states_of(rows)
+    with pytest.raises(SkyinferError, match=r"\.jsonl"):
+        states_of(tmp_path / "states.csv")

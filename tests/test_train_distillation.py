@@ -1,0 +1,142 @@
+"""Distilling: a teacher over HTTP and one in this process, what a second run asks, and how both are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Run, saved
+from trainings import QUESTIONS, QUICK, STATES, teacher
+
+torch = pytest.importorskip("torch")
+
+import skyinfer  # noqa: E402
+from skyinfer.distillation import Distillation, LocalTeacher, distill, distilling  # noqa: E402
+from skyinfer.distillation.teachers import Taught  # noqa: E402
+from skyinfer.errors import SkyinferError  # noqa: E402
+
+PAINTED = Path(__file__).parents[1] / "examples" / "painted"
+
+
+class Function:
+    """A teacher that knows a rule, and counts whom it is asked about."""
+
+    name = "rule"
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def ask(self, states: Any) -> Any:
+        for state in states:
+            self.asked.append(state)
+            said = teacher(state)
+            act = {"go": 0.9, "stop": 0.1} if said["act"] == "go" else {"go": 0.2, "stop": 0.8}
+            speed = {str(i): 0.7 if i == said["speed"] else 0.15 for i in range(3)}
+            yield Taught({"act": act, "speed": speed, "safe": said["safe"]}, 50, 0.25)
+
+
+def test_a_student_learns_what_its_teacher_says(tmp_path: Path) -> None:
+    rule, out, said = Function(), tmp_path / "student", []
+    options: dict[str, Any] = {**QUICK, "epochs": 60, "progress": False, "say": said.append}
+    found = distill([*STATES, *STATES[:5]], QUESTIONS, rule, out, **options)
+    assert isinstance(found, Distillation)
+    assert rule.asked == STATES  # each once
+    assert "0 of 48 states are answered" in said[0]
+    assert "48 requests to rule: about 2,400 tokens, about 3 s" in said[0]
+    report = found.report
+    assert (report["n_states"], report["n_held_out"], report["teacher_tokens"]) == (48, 5, 2400)
+    # the numbers, from the student's own answers to the states that were held out
+    is_out = np.random.Generator(np.random.PCG64(0)).permutation(48)[:5]
+    student, kl, agreed = skyinfer.load(out), [], []
+    for number in sorted(is_out.tolist()):
+        answers: Any = student.decide(STATES[number], QUESTIONS)["answers"]
+        right = next(iter(rule.ask([STATES[number]]))).answers
+        p = answers["act"]["probabilities"]
+        agreed.append(max(p, key=p.get) == max(right["act"], key=right["act"].get))
+        kl.append(sum(q * math.log(q / p[name]) for name, q in right["act"].items()))
+    act = report["agreement"]["act"]
+    assert act["accuracy"]["value"] == pytest.approx(np.mean(agreed))
+    assert act["kl"] == pytest.approx(np.mean(kl), abs=1e-6)
+    assert act["kl"] < 0.05
+    assert report["agreement"]["all"]["n"] == 15
+    assert report["seconds"]["teacher"] == 0.25
+    assert 0 < report["seconds"]["student"] < 0.25
+    assert "which were held out" in str(found)
+    # a second run asks only about states that are new, and nobody where none are
+    rule.asked.clear()
+    new = {"light": "red", "car": 1, "n": 99}
+    with pytest.raises(FileExistsError):
+        distill(STATES, QUESTIONS, rule, out, **options)
+    distill([*STATES, new], QUESTIONS, rule, out, force=True, **options | {"epochs": 1})
+    assert rule.asked == [new]
+    distill(
+        [*STATES, new], QUESTIONS, rule, tmp_path / "other", answers=f"{out}.answers.jsonl", **options | {"epochs": 1}
+    )
+    assert rule.asked == [new]
+    assert "not asked" in said[-1]
+
+
+def test_what_is_said_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Function):
+        def ask(self, states: Any) -> Any:
+            for taught in super().ask(states):
+                if len(self.asked) == 20:
+                    raise KeyboardInterrupt
+                yield taught
+
+    with pytest.raises(KeyboardInterrupt):
+        distill(STATES, QUESTIONS, Failing(), tmp_path / "out", **QUICK, progress=False)
+    assert not (tmp_path / "out").exists()
+    rule = Function()
+    assert distill(STATES, QUESTIONS, rule, tmp_path / "out", only_cost=True, progress=False) is None
+    assert rule.asked == STATES[19:20]
+    with pytest.raises(SkyinferError, match="too few"):
+        distill(STATES[:30], QUESTIONS, rule, tmp_path / "out")
+
+
+def test_the_command_asks_a_server(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvicorn")
+    from serving import serving
+
+    states = tmp_path / "states.jsonl"
+    states.write_text("".join(json.dumps({"state": state, "note": 1}) + "\n" for state in STATES))
+    questions = saved(tmp_path / "questions.json", {"state": "", "questions": QUESTIONS})
+    out = tmp_path / "student"
+    command = ["distill", states, "-q", questions, "-o", out, "--epochs", "1", "--threads", "1"]
+    monkeypatch.setenv("A_KEY", "secret")
+    with serving(api_key="secret") as running:
+        url = running.address
+        cost = run(*command, "--teacher", url, "--api-key-env", "A_KEY", "--only-cost", "--price", "2")
+        assert (cost.code, cost.out) == (0, "")
+        assert f"48 requests to {url}/v1/systemone: about " in cost.err
+        assert " for them, about " in cost.err
+        assert "it wants a key" in run(*command, "--teacher", url, "--retries", "0").err
+        found = run(*command, "--teacher", url, "--api-key-env", "A_KEY", "--json", "--rate", "1000")
+    assert found.code == 0, found.err
+    report = json.loads(found.out)
+    assert report["teacher"] == f"{url}/v1/systemone"
+    assert {"accuracy", "kl", "ece", "log_loss"} <= report["agreement"]["speed"].keys()
+    taught = [json.loads(line) for line in Path(f"{out}.answers.jsonl").read_text().splitlines()]
+    painted: Any = list(LocalTeacher(skyinfer.load(PAINTED), QUESTIONS).ask(STATES))
+    assert [row["answers"] for row in taught] == [one.answers for one in painted]
+    # in process, where the same answers come from the model itself
+    other = run(*command[:5], tmp_path / "b", *command[6:], "--teacher", PAINTED, "--architecture", "s2")
+    assert other.code == 0, other.err
+    assert "x as fast" in other.out
+    assert run(*command, "--teacher", PAINTED, "--api-key-env", "NOT_SET").code == 2
+    assert "checkpoint already; --force" in run(*command, "--teacher", PAINTED).err
+
+
+def test_few_states_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    class Counting:
+        def decide(self, state: Any, questions: Any) -> None:
+            calls.append(state)
+
+    assert distilling._seconds(Counting(), QUESTIONS, [1, 2, 3]) >= 0  # type: ignore[arg-type]
+    assert calls == [1, 1, 2, 3]
