@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from checkpoints import SIZES, paint
 from commands import Run
+from golden.recipes import S2, from_literal, painted, recorded
 from reference import QUESTION_TYPES, SetReference, softmax
 
 import skyinfer
@@ -115,6 +116,27 @@ def test_sequences_are_those_of_the_specification(model: skyinfer.Model) -> None
     assert [tokens.decode(ids[at + 1 : -1]) for ids, at in zip(turned.option_ids, turned.markers, strict=True)] == [
         " c", " a", " b"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", S2)
+@pytest.mark.filterwarnings("ignore:question .* ignored:RuntimeWarning", "ignore:.*temperatures outside:RuntimeWarning")
+def test_sequences_and_scores_are_the_golden_ones(name: str) -> None:
+    model = skyinfer.load(painted(name))
+    cases = [case for case in recorded("s2.json")["cases"] if case["checkpoint"] == name]
+    assert len(cases) >= 20
+    for case in cases:
+        request = from_literal(case["request"])
+        found = model.encode(request["state"], request["questions"])
+        logits = model.logits(request["state"], request["questions"])
+        for sequence, expected in zip(found.values(), case["sequences"], strict=True):
+            assert sequence.ids == expected["ids"], case["name"]
+            assert sequence.option_ids == expected["option_ids"], case["name"]
+            assert sequence.markers == expected["markers"], case["name"]
+        for question, scores, expected in zip(
+            request["questions"].values(), logits.values(), case["sequences"], strict=True
+        ):
+            in_order = scores[list(question.get("option_order") or range(len(scores)))]
+            np.testing.assert_allclose(in_order, expected["logits"], rtol=0, atol=1e-4, err_msg=case["name"])
 
 
 def test_every_way_of_asking_gives_the_same_bits(model: skyinfer.Model) -> None:

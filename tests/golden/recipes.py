@@ -10,8 +10,10 @@ import ast
 import atexit
 import functools
 import hashlib
+import importlib.metadata
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "parallel_tight": {**_PARALLEL, **_NARROW, "max_len": 64, "head_max_len": 48},
 }  # fmt: skip
 
+# Of s2, with the tokenizers of "byte" and "metaspace". The second has a window that bites within an option.
+S2: dict[str, dict[str, Any]] = {
+    "s2_byte": {"architecture": "s2", "seed": 5},
+    "s2_metaspace": {
+        "architecture": "s2", "tokenizer": "metaspace", "activation": "silu", "dtype": "BF16", "seed": 6,
+        "local_attention": 16, "rope": "parameters", "rope_base": (160000.0, 160000.0),
+    },
+}  # fmt: skip
+
 _scratch = tempfile.TemporaryDirectory(prefix="skyinfer-golden-")
 atexit.register(_scratch.cleanup)
 
@@ -77,7 +88,7 @@ atexit.register(_scratch.cleanup)
 @functools.cache
 def painted(name: str) -> Path:
     """The golden checkpoint of that name, painted once per process."""
-    return paint(Path(_scratch.name) / name, **(SIZES["golden"] | (RECIPES | VARIANTS)[name]))
+    return paint(Path(_scratch.name) / name, **(SIZES["golden"] | (RECIPES | VARIANTS | S2)[name]))
 
 
 def fingerprint(name: str) -> dict[str, str]:
@@ -95,6 +106,21 @@ def recorded(file: str) -> dict[str, Any]:
         changed = [f for f in files if files[f] != now[f]]
         assert not changed, f"golden checkpoint {name!r} is painted differently now ({changed[0]}): regenerate"
     return golden
+
+
+def write(name: str, content: dict[str, Any], packages: Iterable[str]) -> None:
+    """One line per case, so that a change shows as the cases it changed; and the packages' versions."""
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    lines = [f'"versions": {json.dumps(versions)}']
+    for key, value in content.items():
+        if isinstance(value, list):
+            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
+            lines.append(f'"{key}": [\n{rows}\n]')
+        else:
+            lines.append(f'"{key}": {json.dumps(value)}')
+    path = Path(__file__).parent / name
+    path.write_bytes(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    print(name, path.stat().st_size, "bytes")
 
 
 def to_literal(value: Any) -> str:

@@ -6,8 +6,7 @@ it answered come from the same run. Needs laya, torch and transformers, which no
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,8 +21,12 @@ from laya.common import QTYPES, collate_items, temp_bucket, unpermute_probs
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import recipes  # noqa: E402
 from inputs import ANSWERS, CROWD, TEXT, VARIANT_ANSWERS, Case  # noqa: E402
 from recipes import RECIPES, VARIANTS, fingerprint, painted, sample_of, to_literal  # noqa: E402
+
+PINNED = ("laya", "torch", "transformers", "tokenizers")
+write = functools.partial(recipes.write, packages=PINNED)
 
 LENGTHS, MARKER_COUNTS = (7, 65, 66, 129, 200), (1, 2, 9)
 
@@ -208,23 +211,6 @@ def activations(probe: Probe, item: dict[str, Any]) -> dict[str, Any]:
             "sample": exact(a[np.ix_(rows, columns)]),
         }
     return values
-
-
-def write(name: str, content: dict[str, Any]) -> None:
-    """One line per case, so that a change shows as the cases it changed."""
-    versions = {package: importlib.metadata.version(package) for package in PINNED}
-    lines = [f'"versions": {json.dumps(versions)}']
-    for key, value in content.items():
-        if isinstance(value, list):
-            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
-            lines.append(f'"{key}": [\n{rows}\n]')
-        else:
-            lines.append(f'"{key}": {json.dumps(value)}')
-    (HERE / name).write_bytes(("{\n" + ",\n".join(lines) + "\n}\n").encode())
-    print(name, (HERE / name).stat().st_size, "bytes")
-
-
-PINNED = ("laya", "torch", "transformers", "tokenizers")
 
 
 def write_variants() -> None:
