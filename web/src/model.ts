@@ -17,8 +17,9 @@ const TOKEN_TABLE_BYTES = 16 << 20;
 const MOST_KEPT = 64;
 const MOST_KEPT_LENGTH = 1 << 20;
 
-/** The field of a request's body that says what `minConfidence` does. */
+/** Fields of a request's body that only skyinfer has: what `minConfidence` says, and what Python alone does. */
 const THRESHOLDS = "x_min_confidence";
+const LONG = "x_long";
 
 export interface LoadOptions extends CoreOptions {
   /** Confine temperatures to [0.5, 5] as the Laya runtime does (the default); false takes the file's raw values. */
@@ -119,8 +120,11 @@ export class Model {
     }
     const { state } = parseRequest(parsed);
     const request = parsed as Map<string, unknown>;
+    if (request.get(LONG)) throw new RequestError([LONG], "a long state is not read in windows in a browser; remove it");
     const thresholds = options.minConfidence === undefined ? thresholdsOf(request.get(THRESHOLDS), THRESHOLDS) : undefined;
-    return this.compiled(request.get("questions") as Questions).answer(state, options, thresholds);
+    const response = this.compiled(request.get("questions") as Questions).answer(state, options, thresholds);
+    const ignored = [...request.keys()].filter((name) => name.startsWith("x_") && name !== THRESHOLDS && name !== LONG);
+    return ignored.length ? response.set("x_ignored", ignored) : response;
   }
 
   /** Answers the same questions about each state: bit by bit what `decide` gives for one, in fewer forward passes. */

@@ -95,6 +95,8 @@ export interface Response {
   usage: { input_tokens: number; output_tokens: number };
   /** Wall time of the call in microseconds, where it was asked for. */
   micros?: number;
+  /** Fields of a request's body that begin with x_, as skyinfer's own do, and mean nothing. */
+  x_ignored?: string[];
 }
 
 /**
@@ -237,7 +239,7 @@ function parseChoice(question: Members, loc: PathPart[]): Option[] {
     });
   }
   if (!Array.isArray(criteria))
-    throw new RequestError(loc, "must be an object of label -> description, or a list of labels");
+    throw new RequestError(loc, `must be an object of label -> description, or a list of labels, not ${kindOf(criteria ?? null)}`);
   if (criteria.length === 0) throw new RequestError(loc, "must not be empty; a choice needs at least one option");
   const seen = new Map<unknown, number>();
   return Array.from(criteria as unknown[], (label, i) => {
@@ -257,7 +259,7 @@ function parseChoice(question: Members, loc: PathPart[]): Option[] {
 function parseScore(question: Members, loc: PathPart[]): Option[] {
   loc = [...loc, "criteria"];
   const levels = question.get("criteria");
-  if (!Array.isArray(levels)) throw new RequestError(loc, "must be a list of level descriptions, lowest first");
+  if (!Array.isArray(levels)) throw new RequestError(loc, `must be a list of level descriptions, lowest first, not ${kindOf(levels ?? null)}`);
   if (levels.length === 0) throw new RequestError(loc, "must not be empty; a score needs at least one level");
   return Array.from(levels as unknown[], (value, i) => {
     if (value === null || value === undefined) throw new RequestError([...loc, i], "must not be null; describe every level");

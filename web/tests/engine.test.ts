@@ -88,6 +88,7 @@ test("answers below a least confidence are marked, whoever asks", async () => {
     assert.deepEqual(compiled.many(["a"], { minConfidence })[0]!.answers["q"], q);
     assert.deepEqual(model.decideMany(["a"], questions, { minConfidence })[0]!.answers["q"], q);
   }
+  assert.throws(() => model.decideText('{"state": "a", "questions": {}, "x_long": true}'), (error) => (error as RequestError).loc[0] === "x_long");
   const isRefused = (error: unknown): boolean => error instanceof RequestError && error.loc[0] === "minConfidence";
   assert.throws(() => model.decide("a", questions, { minConfidence: 2 }), isRefused);
   assert.throws(() => compiled.many(["a"], { minConfidence: {} }), isRefused);

@@ -35,6 +35,7 @@ from skyinfer.files.conversion import convert
 from skyinfer.files.gguf import GGUFFile
 from skyinfer.files.tensors import without_ones
 from skyinfer.runtime.thresholds import thresholds_of
+from skyinfer.schema import unknown_extensions
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 # of all golden models those that a browser reads
@@ -305,6 +306,8 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
     plain = {"state": "The customer asks about a refund of order 20", "questions": PLAIN}
     cases += [(model, "each model", json.dumps(plain)) for model in models]
     cases += [("byte", "thresholds", json.dumps(plain | {"x_min_confidence": least})) for least in THRESHOLDS]
+    odd = {"x_min": 1, "x_long": False, "x_": None, "model": "m", "other": 2, "x_Min_confidence": {"x_a": 1}}
+    cases += [("byte", "misspelt fields", json.dumps(plain | odd))]
     for name, case, body in cases:
         if body is None:
             continue
@@ -317,6 +320,8 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
             continue
         try:
             response = models[name].decide(request["state"], request["questions"], min_confidence=least)
+            if ignored := unknown_extensions(request):
+                response["x_ignored"] = ignored
             logits = models[name].logits(request["state"], request["questions"])
         except RequestError:
             continue
