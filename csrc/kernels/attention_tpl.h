@@ -206,6 +206,8 @@ static void fill_from_templates(sky_kernels *table)
 #if HALF_WEIGHTS
     table->gemm[SKY_WEIGHT_F16] = gemm_f16;
     table->gemm[SKY_WEIGHT_BF16] = gemm_bf16;
+#else
+    table->gemm[SKY_WEIGHT_F16] = table->gemm[SKY_WEIGHT_BF16] = NULL; /* a weaker row's has other bits, and other panels */
 #endif
     table->layer_norm = layer_norm;
     table->attention = attention;
