@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from checkpoints import SIZES, byte_tokenizer, metaspace_tokenizer, paint
 from differential import DIRECTORIES, Draw
 from golden.inputs import PLAIN
-from golden.recipes import RECIPES, VARIANTS, from_literal, painted, recorded
+from golden.recipes import RECIPES, S2, VARIANTS, from_literal, painted, recorded
 from test_gguf_quantized import write as write_gguf
 
 import skyinfer
@@ -39,15 +39,13 @@ from skyinfer.schema import unknown_extensions
 from skyinfer.text.tokenizer import HUGGINGFACE_JSON, Tokenizer
 
 # of all golden models those that a browser reads
-GOLDEN = [name for name in RECIPES | VARIANTS if name in RECIPES or name.startswith("parallel")]
-# painted of s2, one with more blocks of the decision, heads of another number and hardly any room
-S2: dict[str, dict[str, Any]] = {
-    "s2": {},
-    "s2_tight": {
-        "d_model": 128, "n_heads": 4, "head_layers": 1, "tokenizer": "metaspace", "max_len": 24, "head_max_len": 20,
-        "local_attention": 12, "global_every": 2, "activation": "silu", "seed": 5,
-    },
+GOLDEN = [*(name for name in RECIPES | VARIANTS if name in RECIPES or name.startswith("parallel")), *S2]
+# and one of s2 with one block of the decision, heads of another number and hardly any room
+TIGHT: dict[str, Any] = {
+    "d_model": 128, "n_heads": 4, "head_layers": 1, "tokenizer": "metaspace", "max_len": 24, "head_max_len": 20,
+    "local_attention": 12, "global_every": 2, "activation": "silu", "seed": 5, "architecture": "s2",
 }  # fmt: skip
+OF_S2 = [*S2, "s2_tight"]
 LAYA_FIELDS = (
     "ids",
     "markers",
@@ -210,11 +208,9 @@ def write_models(directory: Path) -> dict[str, Any]:
         if not path.exists():
             convert(painted(name), path, outtype="f32", name=name)
         models[name] = skyinfer.load(path)
-    for name, settings in S2.items():
-        checkpoint = paint(directory / "painted" / name, **(SIZES["golden"] | {"architecture": "s2"} | settings))
-        path = directory / f"{name}.gguf"
-        convert(checkpoint, path, outtype="f32", name=name, force=True)
-        models[name] = skyinfer.load(path)
+    path = directory / "s2_tight.gguf"
+    convert(paint(directory / "painted" / "s2", **(SIZES["golden"] | TIGHT)), path, name=path.stem, force=True)
+    models["s2_tight"] = skyinfer.load(path)
     for outtype in ("f16", "bf16", "q8_0"):
         path = directory / f"{outtype}.gguf"
         convert(painted("byte"), path, outtype=outtype, name=outtype, force=True)
@@ -239,13 +235,19 @@ def write_refused(directory: Path) -> None:
 
 def golden_bodies() -> Iterator[tuple[str, str, str, Any]]:
     """(model, name, body, recorded sequences or None) of the golden inputs that JSON can hold."""
+    for case in recorded("s2.json")["cases"]:
+        body = as_json(from_literal(case["request"]))
+        if body is not None:
+            yield case["checkpoint"], case["name"], body, None
     for case in [*recorded("text.json")["cases"], *recorded("variants.json")["texts"]]:
         body = as_json(from_literal(case["request"]))
         if body is not None and case["checkpoint"] in GOLDEN:
             yield case["checkpoint"], case["name"], body, case.get("sequences")
 
 
-def random_bodies(rounds: int, seed: int, names: Sequence[str] = (*GOLDEN, *S2)) -> Iterator[tuple[str, str, str, Any]]:
+def random_bodies(
+    rounds: int, seed: int, names: Sequence[str] = (*GOLDEN, "s2_tight")
+) -> Iterator[tuple[str, str, str, Any]]:
     draw, texts = Draw(seed), JsonText(seed)
     for i in range(rounds):
         r = draw.random
@@ -301,7 +303,7 @@ def write_answers(path: Path, models: dict[str, Any], rounds: int, seed: int) ->
         for case in [*recorded("answers.json")["cases"], *recorded("variants.json")["answers"]]
         if case["checkpoint"] in GOLDEN
     ]
-    drawn = [*random_bodies(rounds, seed + 1), *random_bodies(rounds, seed + 2, list(S2))]
+    drawn = [*random_bodies(rounds, seed + 1), *random_bodies(rounds, seed + 2, OF_S2)]
     cases += [(model, name, body) for model, name, body, _ in drawn]
     plain = {"state": "The customer asks about a refund of order 20", "questions": PLAIN}
     cases += [(model, "each model", json.dumps(plain)) for model in models]
