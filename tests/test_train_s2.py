@@ -377,3 +377,21 @@ def test_the_engine_gives_what_the_network_gives(trained_s2: tuple[Path, Any]) -
                 table = network.options(option_batches(asked, one_by_one=False)[0])
                 expected = network.logits(state_batch(chunk_of([sequence.ids], asked, [(0, 0)])), table)
             assert found[name] == pytest.approx(expected[0].numpy(), abs=1e-4)
+            ours, theirs = (np.exp(z.astype(float) - z.max()) for z in (found[name], expected[0].numpy()))
+            assert ours / ours.sum() == pytest.approx(theirs / theirs.sum(), abs=1e-5)
+
+
+def test_options_may_have_more_room_than_states(tmp_path: Path) -> None:
+    """They have sequences of their own."""
+    limits: dict[str, Any] = {"max_len": 24, "head_max_len": 60, "vocab_size": 280}
+    report = train_rows(ROWS, tmp_path / "model", epochs=0.2, architecture="s2", **limits)
+    assert any("longer than the model reads" in warning for warning in report.warnings)
+    model = skyinfer.load(tmp_path / "model")
+    found = model.encode(STATES[0], QUESTIONS)["act"]
+    assert (model.config.max_tokens, model.config.max_head_tokens, len(found.ids)) == (24, 60, 24)
+    assert found.option_ids is not None
+    assert 24 < max(map(len, found.option_ids)) <= 63
+    assert model.decide(STATES[0], QUESTIONS)["answers"]["act"]["x_truncated"]
+    train_rows(ROWS, tmp_path / "more", init=tmp_path / "model", epochs=0.2, head_max_len=50)
+    with pytest.raises(OptionError, match="head_max_len: expected at most max_len"):
+        train_rows(ROWS, tmp_path / "none", **limits)

@@ -1,4 +1,4 @@
-"""`skyinfer convert`: a Laya checkpoint directory as one GGUF file."""
+"""`skyinfer convert`: a checkpoint directory as one GGUF file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..files.outtypes import OUTTYPES
 from ..terminal import Progress, flush_stdout, printable, put_line, size
 from .signals import termination_raised
 
-SUMMARY = "Write a Laya checkpoint directory as one GGUF file."
+SUMMARY = "Write a checkpoint directory as one GGUF file."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

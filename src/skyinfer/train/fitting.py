@@ -374,10 +374,12 @@ def scores(
             return network.options(option_batch(chunk))
 
     tables = list(threads.map(prepared, batch.options))
+    with torch.inference_mode():
+        table = torch.cat(tables) if tables else None
 
     def compute(chunk: Chunk | StateChunk) -> Tensor:
         with torch.inference_mode():
-            return logits_of(network, chunk, torch.cat(tables) if tables else None)
+            return logits_of(network, chunk, table)
 
     orders = {} if drawn is None or drawn.orders is None else dict(zip(examples.tolist(), drawn.orders, strict=True))
     found = {}

@@ -75,10 +75,13 @@ class Options:
             raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
         # init's own length stands for max_len, and is not known before init is open
         if self.init is None or self.max_len is not None:
-            self.check_head(self.max_len or SIZES[self.size].max_len)
+            self.check_head(self.max_len or SIZES[self.size].max_len, self.architecture or "s1")
 
-    def check_head(self, max_len: int) -> None:
-        """Refuse a given `head_max_len` above `max_len`; the default one may be cut, as in an answer."""
+    def check_head(self, max_len: int, architecture: str) -> None:
+        """Refuse a given `head_max_len` above `max_len`; the default one may be cut, as in an answer. In s2 the two are
+        of sequences apart."""
+        if architecture == "s2":
+            return
         if self.head_max_len is not None and self.head_max_len > max_len:
             raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
 

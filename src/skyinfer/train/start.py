@@ -100,7 +100,7 @@ def from_checkpoint(directory: Path, options: Options, staged: Path) -> Start:
     config = initial.config
     options.check_init(config.architecture)
     max_len = options.max_len or config.max_tokens
-    options.check_head(max_len)
+    options.check_head(max_len, config.architecture)
     shape = Shape(
         config.d_model, config.n_layers, config.n_heads, config.d_ff, config.n_decision_blocks,
         config.vocab_size, config.norm_eps, config.window, config.layer_is_global, config.rope_base_global,
