@@ -11,15 +11,18 @@ import platform
 import re
 import sys
 import sysconfig
+import tempfile
 from typing import NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 CORE = "skyinfer.core.border"
 CORE_SOURCES = [
     "memory.c",
     "pack.c",
+    "pack_int8.c",
     "tensors.c",
     "model.c",
     "plan.c",
@@ -33,12 +36,16 @@ CORE_SOURCES = [
 
 
 class IsaRow(NamedTuple):
-    """One instruction set: its file in csrc/kernels, and the flags that only this file gets."""
+    """One instruction set: its file in csrc/kernels, and the flags that only this file gets.
+
+    A row whose flags the compiler does not know is left out where `optional`: compilers in use are older than they.
+    """
 
     name: str
     machines: frozenset[str]
     gcc_flags: list[str]
     msvc_flags: list[str]
+    optional: bool = False
 
     @property
     def macro(self) -> str:
@@ -47,12 +54,15 @@ class IsaRow(NamedTuple):
 
 X86_64 = frozenset({"x86_64", "amd64"})
 AARCH64 = frozenset({"aarch64", "arm64"})
+AVX2_FLAGS = ["-mavx2", "-mfma", "-mf16c"]
+AVX512_FLAGS = ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"]
 ISA_ROWS = [
-    IsaRow("avx2", X86_64, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
-    IsaRow(
-        "avx512", X86_64, ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"], ["/arch:AVX512"]
-    ),
+    IsaRow("avx2", X86_64, AVX2_FLAGS, ["/arch:AVX2"]),
+    IsaRow("avxvnni", X86_64, [*AVX2_FLAGS, "-mavxvnni"], ["/arch:AVX2"], optional=True),  # GCC 11
+    IsaRow("avx512", X86_64, AVX512_FLAGS, ["/arch:AVX512"]),
+    IsaRow("avx512vnni", X86_64, [*AVX512_FLAGS, "-mavx512vnni"], ["/arch:AVX512"]),
     IsaRow("neon", AARCH64, [], []),
+    IsaRow("neondot", AARCH64, ["-march=armv8.2-a+dotprod"], []),
 ]
 
 # These come behind those of the environment and of Python's own build, so they win. Never -march=native (a wheel
@@ -87,7 +97,8 @@ def own_flags(row: IsaRow, msvc: bool) -> list[str]:
         return row.msvc_flags
     flags = row.gcc_flags
     if sys.platform == "darwin":
-        flags = [part for flag in flags for part in ("-Xarch_x86_64", flag)]
+        target = "-Xarch_x86_64" if row.machines is X86_64 else "-Xarch_arm64"
+        flags = [part for flag in flags for part in (target, flag)]
     return flags + GCC_ISA_FLAGS
 
 
@@ -95,10 +106,23 @@ class BuildCore(build_ext):
     """Compiles plain C first: every instruction set of the target machine with its own flags, and all of it with more
     optimization than Cython's output, which would only grow by it."""
 
+    def knows(self, flags: list[str]) -> bool:
+        """Whether the compiler takes these flags."""
+        with tempfile.TemporaryDirectory() as scratch:
+            source = os.path.join(scratch, "empty.c")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write("typedef int nothing;\n")
+            try:
+                self.compiler.compile([source], output_dir=scratch, extra_postargs=[*flags, "-Werror"])
+            except CompileError:
+                return False
+            return True
+
     def build_extension(self, ext: Extension) -> None:
         msvc = self.compiler.compiler_type == "msvc"
         machines = target_machines()
         rows = [row for row in ISA_ROWS if row.machines & machines and ext.name == CORE]
+        rows = [row for row in rows if not row.optional or msvc or self.knows(own_flags(row, msvc))]
         flags = MSVC_FLAGS if msvc else GCC_FLAGS
         plain = [name for name in ext.sources if name.startswith("csrc/")]
         jobs = [(plain, flags)] + [([f"csrc/kernels/{row.name}.c"], flags + own_flags(row, msvc)) for row in rows]

@@ -18,11 +18,20 @@ static const isa_row rows[] = {
 #if defined(SKY_HAVE_AVX2) && SKY_X86_64
     {"avx2", SKY_CPU_AVX2, sky_fill_avx2},
 #endif
+#if defined(SKY_HAVE_AVXVNNI) && SKY_X86_64
+    {"avxvnni", SKY_CPU_AVX2 | SKY_CPU_AVX_VNNI, sky_fill_avxvnni},
+#endif
 #if defined(SKY_HAVE_AVX512) && SKY_X86_64
     {"avx512", SKY_CPU_AVX512, sky_fill_avx512},
 #endif
+#if defined(SKY_HAVE_AVX512VNNI) && SKY_X86_64
+    {"avx512vnni", SKY_CPU_AVX512 | SKY_CPU_AVX512_VNNI, sky_fill_avx512vnni},
+#endif
 #if defined(SKY_HAVE_NEON) && SKY_AARCH64
     {"neon", SKY_CPU_NEON, sky_fill_neon},
+#endif
+#if defined(SKY_HAVE_NEONDOT) && SKY_AARCH64
+    {"neondot", SKY_CPU_NEON | SKY_CPU_DOTPROD, sky_fill_neondot},
 #endif
 #if defined(SKY_HAVE_WASM128) && defined(__wasm_relaxed_simd__)
     {"wasm128_relaxed", 0, sky_fill_wasm128},

@@ -112,6 +112,30 @@ static void multiply_panels(void *context, int thread, int begin, int end)
 
 static const sky_matrix nothing; /* no residual */
 
+typedef struct {
+    const sky_kernels *kernels;
+    const float *factors;
+    sky_matrix a;
+    char *rows;
+} quantize_step;
+
+static void quantize_rows(void *context, int thread, int begin, int end)
+{
+    const quantize_step *step = context;
+    (void)thread;
+    step->kernels->quantize_rows(sky_rows(step->a, begin, end - begin), step->factors,
+                                 step->rows + (size_t)begin * sky_int8_row_bytes(step->a.cols));
+}
+
+/* a's rows as products of 8-bit weights take them, in the plan's buffer for them. */
+static const char *quantized(const sky_plan *plan, const sky_linear *w, sky_matrix a)
+{
+    const int64_t passes = 4; /* over a row, which take about as long as products of so many columns */
+    quantize_step step = {&plan->model->kernels, w->has_factors ? w->factors : NULL, a, plan->int8_rows};
+    share(plan, passes * a.rows * a.cols, a.rows, EVEN_ITEMS, quantize_rows, &step);
+    return plan->int8_rows;
+}
+
 /* c [m, n] = epilogue(a [m, k] @ w^T + bias) + residual, w [n, k]; a gated w gives c [m, n / 2] */
 static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_matrix residual, sky_matrix c,
                    sky_epilogue epilogue)
@@ -119,7 +143,8 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
     const sky_kernels *kernels = &plan->model->kernels;
     const int n_panels = sky_n_panels(kernels, w);
     product_step step = {plan, kernels->gemm[w->type],
-                         {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation, NULL}};
+                         {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation, NULL,
+                          w->type == SKY_WEIGHT_INT8 ? quantized(plan, w, a) : NULL, w->unit}};
     share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 

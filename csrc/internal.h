@@ -41,6 +41,10 @@ typedef struct {
     int gated; /* n/2 up rows and n/2 gate rows, interleaved in half panels */
     void *panels; /* [sky_n_panels], sky_panel_bytes apart */
     float *bias; /* [n], or NULL where the model has none */
+    /* of 8-bit weights: see sky_gemm, and for the factors quantize_rows */
+    float unit;
+    float *factors; /* [k]; looked at where has_factors */
+    int has_factors;
 } sky_linear;
 
 /* Rows that are looked up, [n_vocab, d_model]. */
@@ -155,6 +159,7 @@ struct sky_plan {
     int32_t *token_ids, *token_offsets, *markers, *marker_offsets, *question_types, *prefix_tokens; /* what sky_run_asks lays out:
                                                                                                        see sky_batch */
     int32_t *positions, *options; /* [n_tokens] of the pass, where options are in parallel: see sky_attention */
+    char *int8_rows;  /* [n_tokens, sky_int8_row_bytes of the longest row]: what enters a product of 8-bit weights; else NULL */
     float *scratch;   /* [limits.n_threads, scratch_stride]: sky_attention_scratch or sky_gemm_scratch for each thread */
     size_t scratch_stride;
     int most_threads; /* that the next runs may use */
@@ -243,13 +248,43 @@ static inline int sky_n_panels(const sky_kernels *kernels, const sky_linear *w)
     return (w->n + kernels->panel_cols - 1) / kernels->panel_cols;
 }
 
-static inline size_t sky_weight_bytes(sky_weight_type type) { return type == SKY_WEIGHT_F32 ? sizeof(float) : sizeof(uint16_t); }
+/* Bytes of a row of k weights as a file holds them; of INT8, which are GGUF's Q8_0 there, k is a multiple of 32. */
+static inline size_t sky_row_bytes(sky_weight_type type, int64_t k)
+{
+    return type == SKY_WEIGHT_F32    ? (size_t)k * sizeof(float)
+           : type == SKY_WEIGHT_INT8 ? (size_t)k / SKY_INT8_BLOCK * (SKY_INT8_BLOCK + 2)
+                                     : (size_t)k * sizeof(uint16_t);
+}
 
 /* Bytes from one panel of w to the next, as its type asks for. */
 size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w);
 
 /* data [.., k]: w takes its n rows from first_row on. They are of w's type, or w's is F32. 0 where a value is NaN or infinite. */
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
+
+/* The row of w that stands in column `col` of panel `panel`, or -1 for padding. */
+int sky_panel_row(const sky_linear *w, int panel_cols, int panel, int col);
+
+/* ---- 8-bit weights (pack_int8.c) ---- */
+
+/* sky_pack into w of INT8, from any type. */
+int sky_pack_int8(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
+
+/* out = n numbers of another type, a multiple of 32, as Q8_0. 0 where one is NaN or infinite, or too large for a scale in half precision. */
+int sky_to_q8_0(const sky_kernels *kernels, sky_weight_type type, const void *data, size_t n, void *out);
+
+/* 0 where a scale is NaN or infinite. */
+int sky_q8_0_finite(const void *data, size_t n_blocks);
+
+/* sky_widen of Q8_0 */
+void sky_widen_q8_0(const sky_kernels *kernels, const void *data, size_t first, int n, float *out);
+
+#if defined(SKY_WITHOUT_INT8) /* a build without pack_int8.c, whose kernels have no product of 8-bit weights; nothing calls these */
+#define sky_pack_int8(kernels, w, type, data, first_row) 0
+#define sky_to_q8_0(kernels, type, data, n, out) 0
+#define sky_q8_0_finite(data, n_blocks) 0
+#define sky_widen_q8_0(kernels, data, first, n, out) ((void)0)
+#endif
 
 /* ---- memory (memory.c) ---- */
 

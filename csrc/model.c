@@ -10,11 +10,20 @@
 
 /* ---- where tensors live ---- */
 
-static int is_dtype(sky_dtype dtype) { return dtype == SKY_DTYPE_F32 || dtype == SKY_DTYPE_F16 || dtype == SKY_DTYPE_BF16; }
+static int is_dtype(sky_dtype dtype)
+{
+#if !defined(SKY_WITHOUT_INT8)
+    if (dtype == SKY_DTYPE_Q8_0)
+        return 1;
+#endif
+    return dtype == SKY_DTYPE_F32 || dtype == SKY_DTYPE_F16 || dtype == SKY_DTYPE_BF16;
+}
 
 static sky_weight_type weight_type(sky_dtype dtype)
 {
-    return dtype == SKY_DTYPE_F16 ? SKY_WEIGHT_F16 : dtype == SKY_DTYPE_BF16 ? SKY_WEIGHT_BF16 : SKY_WEIGHT_F32;
+    static const sky_weight_type types[] = {[SKY_DTYPE_F32] = SKY_WEIGHT_F32, [SKY_DTYPE_F16] = SKY_WEIGHT_F16,
+                                            [SKY_DTYPE_BF16] = SKY_WEIGHT_BF16, [SKY_DTYPE_Q8_0] = SKY_WEIGHT_INT8};
+    return types[dtype];
 }
 
 static void *member(const sky_model *m, const tensor *t, size_t offset)
@@ -40,11 +49,24 @@ static int keeps_dtypes(const sky_model_params *p)
     return n > p->widened_bytes / sizeof(float);
 }
 
-/* What the model keeps a tensor in that is set in `dtype`. */
-static sky_weight_type kept_type(const sky_model *m, sky_dtype dtype)
+/* An embedding of more bytes in its own type is much of a model, and in 8-bit precision has 8 bits, too; a smaller one stays what it is,
+ * because its rounding would be a tenth of all. */
+enum { MOST_EMBEDDING_BYTES = 32 << 20 };
+
+/* What the model keeps a matrix in that is set in `dtype`. In 8-bit precision the scorer, which is a row of the whole model, is what it is
+ * otherwise: its rounding would go straight to the scores. */
+static sky_weight_type kept_type(const sky_model *m, const tensor *t, sky_dtype dtype)
 {
     const sky_weight_type type = weight_type(dtype);
-    return m->kernels.gemm[type] ? type : SKY_WEIGHT_F32;
+    const int is_int8 = m->params.precision == SKY_PRECISION_INT8;
+    if (row_of(t)->form == LOOKED_UP) {
+        const int64_t cols = sky_tensor_cols(t);
+        const size_t most_rows = MOST_EMBEDDING_BYTES / sky_row_bytes(type, cols);
+        return is_int8 && (size_t)sky_tensor_rows(t) > most_rows && cols % SKY_INT8_BLOCK == 0 ? SKY_WEIGHT_INT8 : type;
+    }
+    if (is_int8 && row_of(t)->level != WHOLE_MODEL)
+        return SKY_WEIGHT_INT8;
+    return type != SKY_WEIGHT_INT8 && m->kernels.gemm[type] ? type : SKY_WEIGHT_F32;
 }
 
 static void carve_panels(const sky_model *m, sky_carver *c, sky_linear *w, sky_weight_type type, int64_t rows, int64_t cols, int gated)
@@ -54,6 +76,8 @@ static void carve_panels(const sky_model *m, sky_carver *c, sky_linear *w, sky_w
     w->k = (int)cols;
     w->gated = gated;
     w->panels = sky_carve_bytes(c, sky_n_panels(&m->kernels, w), sky_panel_bytes(&m->kernels, w));
+    if (type == SKY_WEIGHT_INT8)
+        w->factors = sky_carve(c, w->k, 1);
 }
 
 static size_t lay_out(sky_model *m, char *base)
@@ -61,17 +85,19 @@ static size_t lay_out(sky_model *m, char *base)
     const sky_model_params *p = &m->params;
     const size_t d = p->d_model;
     const int has_table = p->qkv_table_bytes / sizeof(float) / 3 / d >= (size_t)p->n_vocab;
-    const sky_dtype *dtype = p->dtypes && keeps_dtypes(p) ? p->dtypes : NULL;
+    const sky_dtype *dtype = p->dtypes && (p->precision == SKY_PRECISION_INT8 || keeps_dtypes(p)) ? p->dtypes : NULL;
     sky_carver c = {base, 0};
     tensor t = sky_first_tensor(p);
     do {
         const tensor_row *row = row_of(&t);
-        const sky_weight_type type = dtype ? kept_type(m, *dtype++) : SKY_WEIGHT_F32;
+        const int is_kept = (dtype || p->precision == SKY_PRECISION_INT8) && row->form != COPIED;
+        const sky_weight_type type = is_kept ? kept_type(m, &t, dtype ? *dtype : SKY_DTYPE_F32) : SKY_WEIGHT_F32;
+        dtype += dtype != NULL;
         void *place = member(m, &t, row->place), *rest = row->rest ? member(m, &t, row->rest) : NULL;
         if (row->form == LOOKED_UP) {
             sky_embedding *embedding = place;
             embedding->type = has_table ? SKY_WEIGHT_F32 : type;
-            embedding->rows = sky_carve_bytes(&c, (size_t)sky_tensor_rows(&t), (size_t)sky_tensor_cols(&t) * sky_weight_bytes(embedding->type));
+            embedding->rows = sky_carve_bytes(&c, (size_t)sky_tensor_rows(&t), sky_row_bytes(embedding->type, sky_tensor_cols(&t)));
         } else if (row->form == COPIED) {
             float *values = sky_carve(&c, sky_tensor_rows(&t), sky_tensor_cols(&t));
             *(float **)place = values;
@@ -154,6 +180,7 @@ static sky_status check_params(sky_model *m)
         || !sky_is_limited("window", p->window, 0, SKY_MAX_WINDOW, fault, sizeof fault)
         || !sky_is_limited("max_positions", p->max_positions, 1, SKY_MAX_POSITIONS, fault, sizeof fault)
         || !sky_is_limited("activation", (int32_t)p->activation, 0, SKY_N_ACTIVATIONS - 1, fault, sizeof fault)
+        || !sky_is_limited("precision", (int32_t)p->precision, 0, SKY_N_PRECISIONS - 1, fault, sizeof fault)
         || !sky_is_limited("option_layout", (int32_t)p->option_layout, 0, SKY_N_OPTION_LAYOUTS - 1, fault, sizeof fault))
         return fail(m, SKY_ERR_ARGUMENT, "%s", fault);
     if (p->architecture != SKY_ARCH_S1 && p->option_layout != SKY_OPTIONS_SEQUENTIAL)
@@ -192,6 +219,8 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
     if (sky_kernels_select(params->isa, &m->kernels) != SKY_OK)
         return fail(m, SKY_ERR_ISA, "instruction set \"%.40s\" is not one that this build and CPU can run",
                     params->isa ? params->isa : "");
+    if (params->precision == SKY_PRECISION_INT8 && !m->kernels.gemm[SKY_WEIGHT_INT8])
+        return fail(m, SKY_ERR_ISA, "instruction set \"%s\" has no products of 8-bit weights", m->kernels.isa);
 
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
@@ -232,8 +261,8 @@ static sky_weight_type type_of(const sky_model *m, const tensor *t)
     }
 }
 
-/* rows [first_row, first_row + rows) of a tensor = data, whose type it is kept in, or it is kept in floats; false where a value is
- * NaN or infinite, which are written, too */
+/* rows [first_row, first_row + rows) of a tensor = data, whose type it is kept in, or it is kept in floats or in 8 bits; false where a value
+ * is NaN or infinite, which may be written, too */
 static int store_rows(const sky_model *m, const tensor *t, sky_weight_type type, int64_t first_row, int64_t rows, const void *data)
 {
     const tensor_row *row = row_of(t);
@@ -242,14 +271,19 @@ static int store_rows(const sky_model *m, const tensor *t, sky_weight_type type,
     int finite = 1;
     if (row->form == COPIED || row->form == LOOKED_UP) {
         const sky_weight_type kept = type_of(m, t);
-        const size_t row_bytes = (size_t)cols * sky_weight_bytes(kept);
+        const size_t row_bytes = sky_row_bytes(kept, cols);
         char *out = row->form == COPIED ? *(char **)place : ((sky_embedding *)place)->rows;
         out += (size_t)first_row * row_bytes;
         for (int64_t i = 0; i < rows; i++, out += row_bytes) {
+            const char *from = (const char *)data + (size_t)i * sky_row_bytes(type, cols);
+            if (kept == SKY_WEIGHT_INT8 && type != kept) {
+                finite &= sky_to_q8_0(&m->kernels, type, from, (size_t)cols, out);
+                continue;
+            }
             if (kept == SKY_WEIGHT_F32)
-                sky_widen(&m->kernels, type, data, (size_t)(i * cols), (int)cols, (float *)(void *)out);
+                sky_widen(&m->kernels, type, from, 0, (int)cols, (float *)(void *)out);
             else
-                memcpy(out, (const char *)data + (size_t)i * row_bytes, row_bytes);
+                memcpy(out, from, row_bytes);
             finite &= sky_all_finite(kept, out, (size_t)cols);
         }
     } else {
@@ -273,7 +307,8 @@ static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtyp
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: no such tensor", name);
     if (!is_dtype(dtype))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: unknown data type %d", name, (int)dtype);
-    if (type_of(m, &t) != SKY_WEIGHT_F32 && type_of(m, &t) != weight_type(dtype))
+    const sky_weight_type kept = type_of(m, &t);
+    if (kept != SKY_WEIGHT_F32 && kept != SKY_WEIGHT_INT8 && kept != weight_type(dtype))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: is not of the data type that the model was created for", name);
     int64_t *n_set = rows_set(m, &t);
     if (is_part && row_of(&t)->rows != N_VOCAB)
@@ -283,6 +318,8 @@ static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtyp
     if ((is_part ? rows < 1 || rows > sky_tensor_rows(&t) - first_row : rows != sky_tensor_rows(&t)) || cols != sky_tensor_cols(&t))
         return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name,
                     (long long)(sky_tensor_rows(&t) - first_row), (long long)sky_tensor_cols(&t), (long long)rows, (long long)cols);
+    if (dtype == SKY_DTYPE_Q8_0 && cols % SKY_INT8_BLOCK)
+        return fail(m, SKY_ERR_SHAPE, "%.100s: rows of %lld are no blocks of Q8_0", name, (long long)cols);
     *n_set = 0; /* from here on what was there is overwritten */
     if (!store_rows(m, &t, weight_type(dtype), first_row, rows, data))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: holds a NaN or infinite value", name);
@@ -319,13 +356,18 @@ static SKY_NOINLINE sky_status tabulate_tokens(sky_model *m)
     m->kernels.layer_norm(&norm);
     const sky_linear *w = &m->layers[0].attn_qkv;
     float *scratch = sky_alloc(sky_gemm_scratch(w->k, SKY_EPILOGUE_LINEAR) * sizeof *scratch);
-    if (!scratch)
-        return fail(m, SKY_ERR_MEMORY, "out of memory");
-    const sky_gemm g = {.a = embd, .panels = w->panels, .c = {m->qkv_table, w->n, n, w->n}, .epilogue = SKY_EPILOGUE_LINEAR,
-                        .scratch = scratch};
-    m->kernels.gemm[w->type](&g, 0, sky_n_panels(&m->kernels, w));
+    char *rows = sky_alloc(w->type == SKY_WEIGHT_INT8 ? (size_t)n * sky_int8_row_bytes(d) : 1);
+    if (scratch && rows) {
+        if (w->type == SKY_WEIGHT_INT8)
+            m->kernels.quantize_rows(embd, w->has_factors ? w->factors : NULL, rows);
+        const sky_gemm g = {.a = embd, .panels = w->panels, .c = {m->qkv_table, w->n, n, w->n}, .epilogue = SKY_EPILOGUE_LINEAR,
+                            .scratch = scratch, .a_int8 = rows, .weight_unit = w->unit};
+        m->kernels.gemm[w->type](&g, 0, sky_n_panels(&m->kernels, w));
+    }
+    const int done = scratch && rows;
     sky_release(scratch);
-    return SKY_OK;
+    sky_release(rows);
+    return done ? SKY_OK : fail(m, SKY_ERR_MEMORY, "out of memory");
 }
 
 sky_status sky_model_freeze(sky_model *m)

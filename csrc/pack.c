@@ -17,12 +17,16 @@ void sky_widen(const sky_kernels *kernels, sky_weight_type type, const void *dat
         memcpy(out, (const float *)data + first, (size_t)n * sizeof(float));
     else if (type == SKY_WEIGHT_F16)
         kernels->widen_f16((const uint16_t *)data + first, n, out);
+    else if (type == SKY_WEIGHT_INT8)
+        sky_widen_q8_0(kernels, data, first, n, out);
     else
         sky_widen_bf16((const uint16_t *)data + first, n, out);
 }
 
 int sky_all_finite(sky_weight_type type, const void *data, size_t n)
 {
+    if (type == SKY_WEIGHT_INT8)
+        return sky_q8_0_finite(data, n / SKY_INT8_BLOCK);
     if (type == SKY_WEIGHT_F32) {
         const float *values = data;
         float worst = 0.0f; /* x - x is 0 for every number, and NaN for what is none; a sum of those stays NaN */
@@ -37,8 +41,7 @@ int sky_all_finite(sky_weight_type type, const void *data, size_t n)
     return faults == 0;
 }
 
-/* The row of w that stands in column `col` of panel `panel`, or -1 for padding. */
-static int panel_row(const sky_linear *w, int panel_cols, int panel, int col)
+int sky_panel_row(const sky_linear *w, int panel_cols, int panel, int col)
 {
     const int half = panel_cols / 2;
     int row;
@@ -54,7 +57,9 @@ static int panel_row(const sky_linear *w, int panel_cols, int panel, int col)
 
 size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)
 {
-    return (size_t)kernels->panel_cols * w->k * sky_weight_bytes(w->type);
+    if (w->type == SKY_WEIGHT_INT8)
+        return sky_int8_panel_bytes(w->k, kernels->panel_cols);
+    return (size_t)kernels->panel_cols * sky_row_bytes(w->type, w->k);
 }
 
 enum { K_BLOCK = 128 }; /* rows of a panel by this many columns stay in the L1 cache */
@@ -70,7 +75,9 @@ static void pack_halves(const uint16_t *rows, int cols, int count, uint16_t *pan
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row)
 {
     const int cols = kernels->panel_cols;
-    const size_t item = sky_weight_bytes(w->type);
+    if (w->type == SKY_WEIGHT_INT8)
+        return sky_pack_int8(kernels, w, type, data, first_row);
+    const size_t item = sky_row_bytes(w->type, 1);
     int finite = 1;
     for (int panel = 0; panel < sky_n_panels(kernels, w); panel++)
         for (int k0 = 0; k0 < w->k; k0 += K_BLOCK) {
@@ -80,7 +87,7 @@ int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, co
                 uint16_t halves[SKY_MAX_PANEL_COLS * K_BLOCK];
             } rows;
             for (int col = 0; col < cols; col++) {
-                const int row = panel_row(w, cols, panel, col);
+                const int row = sky_panel_row(w, cols, panel, col);
                 const size_t from = (size_t)(first_row + row) * w->k + k0;
                 void *out = (char *)&rows + col * K_BLOCK * item;
                 if (row < 0) {

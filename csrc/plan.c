@@ -42,6 +42,9 @@ static size_t lay_out(sky_plan *plan, char *base)
     plan->marker_kv = carve_rows(&c, options_apart ? n_markers : 0, 2 * d);
     plan->marker_ff = carve_rows(&c, n_markers, decision_cols);
     plan->question_offsets = sky_carve_ints(&c, options_apart ? (size_t)plan->limits.n_sequences + 1 : 0);
+    plan->int8_rows = NULL;
+    if (p->precision == SKY_PRECISION_INT8)
+        plan->int8_rows = sky_carve_bytes(&c, max_size(n, n_markers), sky_int8_row_bytes(max_int(d, max_int(p->d_ff, 4 * d))));
     plan->token_ids = sky_carve_ints(&c, n);
     plan->token_offsets = sky_carve_ints(&c, (size_t)plan->limits.n_sequences + 1);
     plan->markers = sky_carve_ints(&c, n_markers);

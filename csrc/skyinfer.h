@@ -59,7 +59,11 @@ typedef enum { SKY_ARCH_S1 = 0, SKY_ARCH_S2, SKY_N_ARCHITECTURES } sky_architect
  * positions; what follows them goes on behind the longest. So the order of options does not matter. */
 typedef enum { SKY_OPTIONS_SEQUENTIAL = 0, SKY_OPTIONS_PARALLEL, SKY_N_OPTION_LAYOUTS } sky_option_layout;
 
-typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16 } sky_dtype;
+typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16, SKY_DTYPE_Q8_0 } sky_dtype;
+
+/* Exact: the numbers of the file, and sums in float. 8 bits: the matrices of layers and blocks in blocks of 32 whole numbers with a scale
+ * each, as GGUF's Q8_0, and activations rounded so for each token by itself (csrc/README.md); all else is as in the exact one. */
+typedef enum { SKY_PRECISION_EXACT = 0, SKY_PRECISION_INT8, SKY_N_PRECISIONS } sky_precision;
 
 /* ---- instruction sets ------------------------------------------------------------------------------------------ */
 
@@ -97,6 +101,7 @@ typedef struct {
     float rope_base_global, rope_base_local;
     sky_activation activation;
     sky_option_layout option_layout;
+    sky_precision precision;
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
     const sky_dtype *dtypes; /* [sky_tensors]: what each will be set in, in their order, and is kept in; NULL: all in F32 */
     size_t widened_bytes; /* matrices of products that are no larger than this in F32, all together, are kept in F32 all the same */

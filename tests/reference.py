@@ -247,17 +247,17 @@ class Reference:
             a = x
             if i > 0:
                 keep[f"{name}.attn_norm"] = a = layer_norm(x, w[f"{layer}.attn_norm.weight"], 0.0, c.eps)
-            keep[f"{name}.attn_qkv"] = qkv = a @ w[f"{layer}.attn.Wqkv.weight"].T
+            keep[f"{name}.attn_qkv"] = qkv = self.times(a, f"{layer}.attn.Wqkv.weight")
             q, k, v = self._heads(qkv, c.n_heads)
             p = None if layout is None else layout[0]
             a = attention(rope(q, base, p), rope(k, base, p), v, None if is_global else c.window, layout=layout)
             keep[f"{name}.attn"] = a
-            keep[f"{name}.attn_output"] = x = x + a @ w[f"{layer}.attn.Wo.weight"].T
+            keep[f"{name}.attn_output"] = x = x + self.times(a, f"{layer}.attn.Wo.weight")
 
             keep[f"{name}.ffn_norm"] = f = layer_norm(x, w[f"{layer}.mlp_norm.weight"], 0.0, c.eps)
-            u, g = np.split(f @ w[f"{layer}.mlp.Wi.weight"].T, 2, axis=-1)
+            u, g = np.split(self.times(f, f"{layer}.mlp.Wi.weight"), 2, axis=-1)
             keep[f"{name}.ffn"] = f = act(u) * g
-            keep[f"{name}.ffn_output"] = x = x + f @ w[f"{layer}.mlp.Wo.weight"].T
+            keep[f"{name}.ffn_output"] = x = x + self.times(f, f"{layer}.mlp.Wo.weight")
         keep["output_norm"] = x = layer_norm(x, w["encoder.final_norm.weight"], 0.0, c.eps)
         return x
 
@@ -291,9 +291,12 @@ class Reference:
     def _affine(self, name: str, joint: str = ".") -> tuple[F64, F64]:
         return self.tensors[f"{name}{joint}weight"], self.tensors[f"{name}{joint}bias"]
 
+    def times(self, x: F64, name: str) -> F64:
+        """x [n, k] @ w^T for the matrix w of this name."""
+        return x @ self.tensors[name].T
+
     def _linear(self, x: F64, name: str, joint: str = ".") -> F64:
-        weight, bias = self._affine(name, joint)
-        return x @ weight.T + bias
+        return self.times(x, f"{name}{joint}weight") + self.tensors[f"{name}{joint}bias"]
 
     @staticmethod
     def _heads(qkv: F64, n_heads: int, parts: int = 3) -> F64:

@@ -116,6 +116,8 @@ def floats(values: np.ndarray, dtype: str) -> np.ndarray:
     """What `GGUFFile.stored` gives, as float32."""
     if dtype == "bf16":
         return (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "q8_0":
+        return gguf.quants.dequantize(values, GGMLQuantizationType.Q8_0)
     return values.view({"f32": np.float32, "f16": np.float16}[dtype]).astype(np.float32)
 
 

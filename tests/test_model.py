@@ -406,7 +406,7 @@ def test_users_see_what_is_meant_for_them(model: skyinfer.Model) -> None:
     compiled = model.compile(QUESTIONS)
     for value, documented in (
         (model, {"activations", "architecture", "compile", "config", "decide", "decide_long", "decide_many", "encode",
-                 "engine", "isa", "logits", "name", "path", "threads"}),
+                 "engine", "isa", "logits", "name", "path", "precision", "threads"}),
         (compiled, {"activations", "arrays", "batches", "ids", "logits", "long", "many", "offsets", "probabilities",
                     "run_tokens", "sequences", "step", "step_many"}),
     ):  # fmt: skip

@@ -3,79 +3,42 @@
 
 #if SKY_X86_64
 
-#include <immintrin.h>
-#include <math.h>
+#include "avx512_vec.h"
 
-#include "kernels.h"
-
-typedef __m512 vf;
-#define VL 16
 #define TILE_ROWS 12
 #define HALF_WEIGHTS 1
 
-SKY_INLINE __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1u); }
+/* 8-bit products without VNNI: pairs of weights, widened to 16 bits, times pairs of activations of as many, which no sum can
+ * overflow. */
+#define INT8_ROWS 6
+#define INT8_GROUP 2
+#define INT8_OFFSET 0
 
-SKY_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
-SKY_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-SKY_INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-SKY_INLINE vf v_load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-SKY_INLINE void v_store_part(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
-SKY_INLINE vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-SKY_INLINE vf v_load_bf16(const uint16_t *p)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
-}
-SKY_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-SKY_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-SKY_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-SKY_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-SKY_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-SKY_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-SKY_INLINE vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-SKY_INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
-SKY_INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
-SKY_INLINE float v_hmax(vf x) { return _mm512_reduce_max_ps(x); }
+typedef __m512i vi, vi_weight;
 
-/* The element at row i, lane j goes to row j, lane i. Pairs, then fours within 128-bit lanes, then the lanes themselves. */
-SKY_INLINE void v_transpose(vf x[VL])
-{
-    vf pairs[VL], fours[VL];
-    SKY_UNROLL
-    for (int i = 0; i < VL; i += 2) {
-        pairs[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-    }
-    SKY_UNROLL
-    for (int i = 0; i < VL; i += 4) {
-        fours[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-        fours[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
-        fours[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
-        fours[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
-    }
-    SKY_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const vf even_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0x88);
-        const vf odd_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0xDD);
-        const vf even_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0x88);
-        const vf odd_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0xDD);
-        x[i] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
-        x[i + 4] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
-        x[i + 8] = _mm512_shuffle_f32x4(even_low, even_high, 0xDD);
-        x[i + 12] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD);
-    }
-}
+SKY_INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+SKY_INLINE vi_weight vi_weights(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+SKY_INLINE vi vi_dot(vi sum, vi_weight w, vi a) { return _mm512_add_epi32(sum, _mm512_madd_epi16(w, a)); }
+SKY_INLINE vf v_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
+SKY_INLINE void v_store_i16(int16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x))); }
 
 #include "vec_tpl.h"
 
+#include "epilogue_tpl.h"
+
 #include "gemm_tpl.h"
 
+#include "norm_tpl.h"
+
 #include "attention_tpl.h"
+
+#include "int8_tpl.h"
 
 void sky_fill_avx512(sky_kernels *table)
 {
     table->isa = "avx512";
     fill_from_templates(table);
+    fill_int8(table);
 }
 
 #endif

@@ -43,8 +43,64 @@ typedef enum {
     SKY_WEIGHT_F32 = 0, /* panels of float [k][panel_cols] */
     SKY_WEIGHT_F16,     /* panels of IEEE half precision [k][panel_cols], which the kernel widens: the same bits as from F32 */
     SKY_WEIGHT_BF16,    /* the same of bfloat16 */
+    SKY_WEIGHT_INT8,    /* panels of blocks of 32 of k, see below; takes activations as whole numbers */
     SKY_N_WEIGHT_TYPES
 } sky_weight_type;
+
+/* ---- 8-bit weights ----
+ *
+ * A panel is a block for every SKY_INT8_BLOCK of k, the last one padded with zeros: whole numbers q of 8 bits as
+ * [SKY_INT8_BLOCK / group][panel_cols][group], each with `offset` added, then scales in half precision [panel_cols], and zeros up to
+ * the next 64 bytes at the panel's end. Weight (p, col) is q * scale of its block and column * the product's weight_unit, a power of
+ * two that keeps scales normal. GGUF's Q8_0 is the same blocks with a unit of 1, stored row by row.
+ *
+ * An activation is a whole number times the scale of its row and block, which depend on the row alone: at most SKY_INT8_LEVELS, or in
+ * a block whose largest element is SKY_INT8_WIDE_FROM times the row's mean magnitude at most SKY_INT8_WIDE_LEVELS, because one such
+ * outlier would leave the rest of its block few levels. Products of the whole numbers of a block are summed exactly; that sum times both
+ * scales goes to a float accumulator, block by block. */
+enum {
+    SKY_INT8_BLOCK = 32,
+    SKY_INT8_LEVELS = 127,
+    SKY_INT8_WIDE_LEVELS = 127 * 256, /* two digits of 8 bits */
+    SKY_INT8_WIDE_FROM = 16,
+};
+#define SKY_INT8_SMALLEST 1e-30f /* the smallest magnitude that a block reaches its levels with */
+
+typedef struct {
+    int group, offset;
+} sky_int8_format;
+
+static inline int sky_int8_blocks(int k) { return k / SKY_INT8_BLOCK + (k % SKY_INT8_BLOCK != 0); }
+
+static inline size_t sky_int8_panel_bytes(int k, int panel_cols)
+{
+    return ((size_t)sky_int8_blocks(k) * (SKY_INT8_BLOCK + 2) * (size_t)panel_cols + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+}
+
+/* A row of activations in whole numbers: the memory of sky_int8_row_bytes(k) bytes on a boundary of 64. What is in `digits` and
+ * `offsets` is the instruction set's own. */
+typedef struct {
+    char *digits;     /* [2 * SKY_INT8_BLOCK * blocks] */
+    float *scales;    /* [blocks] */
+    int32_t *offsets; /* [blocks] */
+    uint8_t *is_wide; /* [blocks] */
+    uint8_t *has_wide;
+} sky_int8_row;
+
+static inline size_t sky_int8_row_bytes(int k)
+{
+    const size_t bytes = (size_t)sky_int8_blocks(k) * (2 * SKY_INT8_BLOCK + sizeof(float) + sizeof(int32_t) + 1) + 1;
+    const size_t whole = (bytes + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+    return whole % 1024 ? whole : whole + SKY_ALIGN; /* as rows of floats in a plan */
+}
+
+static inline sky_int8_row sky_int8_row_at(char *memory, int k)
+{
+    const size_t blocks = (size_t)sky_int8_blocks(k);
+    char *scales = memory + 2 * SKY_INT8_BLOCK * blocks, *offsets = scales + blocks * sizeof(float);
+    uint8_t *is_wide = (uint8_t *)(offsets + blocks * sizeof(int32_t));
+    return (sky_int8_row){memory, (float *)(void *)scales, (int32_t *)(void *)offsets, is_wide, is_wide + blocks};
+}
 
 typedef enum {
     SKY_EPILOGUE_LINEAR = 0, /* c = acc + bias + residual */
@@ -67,6 +123,8 @@ typedef struct {
     sky_epilogue epilogue;
     sky_activation act; /* of the gated epilogue */
     float *scratch;
+    const char *a_int8; /* a's rows as quantize_rows gives them, which 8-bit weights take: of `a` the sizes are looked at alone */
+    float weight_unit;  /* of 8-bit weights */
 } sky_gemm;
 
 /* Floats that a product of this k needs in scratch: the widened part of a panel that all rows are multiplied by. */
@@ -126,6 +184,10 @@ typedef struct {
     int tile_rows;  /* of the GEMM's register tile */
     int panel_cols; /* of a packed panel; even */
     sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES]; /* NULL: a model widens such weights to F32 when they are set */
+    /* out [x.rows, sky_int8_row_bytes(x.cols)] = rows of activations for a product of 8-bit weights, each element times its column's
+     * factor; factors [x.cols] or NULL. A row with a NaN or infinity gives NaN in every column of the product. */
+    void (*quantize_rows)(sky_matrix x, const float *factors, char *out);
+    sky_int8_format int8_format; /* of the panels that gemm[SKY_WEIGHT_INT8] takes */
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
     /* panel[j * panel_cols + i] = rows[i * stride + j] for i < panel_cols and j < k */
@@ -141,7 +203,10 @@ typedef struct {
 void sky_fill_portable(sky_kernels *table);
 void sky_fill_avx2(sky_kernels *table);
 void sky_fill_avx512(sky_kernels *table);
+void sky_fill_avxvnni(sky_kernels *table);
+void sky_fill_avx512vnni(sky_kernels *table);
 void sky_fill_neon(sky_kernels *table);
+void sky_fill_neondot(sky_kernels *table);
 void sky_fill_wasm128(sky_kernels *table);
 
 #endif

@@ -1,4 +1,4 @@
-/* exp, GELU, SiLU and LayerNorm over the vector primitives of one instruction set. A .c file defines, before it:
+/* exp, GELU, SiLU and the other activations over the vector primitives of one instruction set. A .c file defines, before it:
  *
  *   vf, VL                          a vector of VL floats
  *   v_load v_store                  VL floats, any alignment
@@ -17,8 +17,6 @@
  */
 #ifndef SKY_VEC_TPL_H
 #define SKY_VEC_TPL_H
-
-#include <string.h>
 
 /* exp for x <= 88, NaN for NaN; below -87.3 it stays at the smallest normal number. Cody-Waite reduction, then Taylor's polynomial on
  * |r| <= ln(2)/2, whose first neglected term is 2.0e-9. */
@@ -130,61 +128,6 @@ SKY_INLINE vf v_activation(sky_activation act, vf x)
         return v_mish(x);
     default:
         return v_gelu(x);
-    }
-}
-
-static void widen_f16(const uint16_t *in, int n, float *out)
-{
-    int i = 0;
-    for (; i + VL <= n; i += VL)
-        v_store(out + i, v_load_f16(in + i));
-    if (i < n) {
-        uint16_t tail[VL] = {0};
-        memcpy(tail, in + i, (size_t)(n - i) * sizeof *in);
-        v_store_part(out + i, v_load_f16(tail), n - i);
-    }
-}
-
-static void layer_norm(const sky_norm *n)
-{
-    const int d = n->x.cols, whole = d / VL * VL, tail = d - whole;
-    const float inv_d = 1.0f / (float)d;
-    for (int row = 0; row < n->x.rows; row++) {
-        const float *x = n->x.data + (ptrdiff_t)row * n->x.stride;
-        float *y = n->y.data + (ptrdiff_t)row * n->y.stride;
-
-        vf sum = v_set1(0.0f);
-        for (int j = 0; j < whole; j += VL)
-            sum = v_add(sum, v_load(x + j));
-        if (tail)
-            sum = v_add(sum, v_load_part(x + whole, tail));
-        const float mean_x = v_sum(sum) * inv_d;
-        const vf mean = v_set1(mean_x);
-
-        vf squares = v_set1(0.0f);
-        for (int j = 0; j < whole; j += VL) {
-            const vf delta = v_sub(v_load(x + j), mean);
-            squares = v_fma(delta, delta, squares);
-        }
-        float variance = v_sum(squares);
-        for (int j = whole; j < d; j++) {
-            const float delta = x[j] - mean_x;
-            variance += delta * delta;
-        }
-        const vf scale = v_set1(1.0f / sqrtf(variance * inv_d + n->eps));
-
-        for (int j = 0; j < whole; j += VL) {
-            vf z = v_mul(v_sub(v_load(x + j), mean), scale);
-            z = n->bias ? v_fma(z, v_load(n->weight + j), v_load(n->bias + j)) : v_mul(z, v_load(n->weight + j));
-            v_store(y + j, z);
-        }
-        if (tail) {
-            vf z = v_mul(v_sub(v_load_part(x + whole, tail), mean), scale);
-            z = v_mul(z, v_load_part(n->weight + whole, tail));
-            if (n->bias)
-                z = v_add(z, v_load_part(n->bias + whole, tail));
-            v_store_part(y + whole, z, tail);
-        }
     }
 }
 

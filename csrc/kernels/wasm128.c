@@ -93,7 +93,11 @@ SKY_INLINE void v_transpose(vf x[VL])
 
 #include "vec_tpl.h"
 
+#include "epilogue_tpl.h"
+
 #include "gemm_tpl.h"
+
+#include "norm_tpl.h"
 
 #include "attention_tpl.h"
 

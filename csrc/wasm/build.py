@@ -25,7 +25,7 @@ SOURCES = [*CORE, "kernels/wasm128.c", "games/flappy.c", "wasm/exports.c", "wasm
 TARGET = ["-target", "wasm32-wasi", "-mcpu=generic+simd128+bulk_memory+nontrapping_fptoint"]
 FLAGS = [
     "-O3", "-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-fno-stack-protector", "-fno-sanitize=all", "-g0",
-    "-DSKY_NO_THREADS", "-DSKY_HAVE_WASM128", "-DSKY_WITHOUT_PORTABLE",
+    "-DSKY_NO_THREADS", "-DSKY_HAVE_WASM128", "-DSKY_WITHOUT_PORTABLE", "-DSKY_WITHOUT_INT8",
     "-Dsnprintf=sky_snprintf", "-Dvsnprintf=sky_vsnprintf",  # those of format.c
 ]  # fmt: skip
 LINKED = ["-s", "-Wl,--gc-sections", "-Wl,--strip-all"]

@@ -15,6 +15,7 @@ from .errors import IsaError
 from .files import places
 from .runtime.cpus import available_cpus
 from .runtime.engine import MAX_THREADS, Engine
+from .runtime.precision import EXACT, INT8, PRECISIONS
 from .runtime.thresholds import thresholds_of
 from .values import whole_number
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 ISA_VARIABLE = "SKYINFER_ISA"
 
-# Holds the tables of small models. A much larger one would be read from memory for every token, for little.
-TOKEN_TABLE_BYTES = 16 << 20
+# Holds the tables of small models. A much larger one would be read from memory for every token, for little. With 8-bit
+# weights a table would be larger than all of them.
+TOKEN_TABLE_BYTES = {EXACT: 16 << 20, INT8: 0}
 
 
 def load(
@@ -38,8 +40,9 @@ def load(
     isa: str | None = None,
     threads: int | None = None,
     temperature_clamp: bool = True,
-    token_table_bytes: int = TOKEN_TABLE_BYTES,
+    token_table_bytes: int | None = None,
     grow: bool = False,
+    precision: str = EXACT,
 ) -> Model:
     """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
 
@@ -56,9 +59,13 @@ def load(
             values, as llama.cpp does.
         token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated
             at load where the table (12 bytes * vocabulary * hidden size) is not larger than this. 0 keeps no table.
-            Answers are the same.
+            Answers are the same. Default: 16 MB, and 0 for "int8".
         grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
+
+        precision: "exact", the numbers of the file, or "int8": weights of layers and blocks in 8 bits, which take a
+            quarter of the memory and a half to a third of the time, and answers that are near the exact ones
+            (docs/compat.md).
 
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
@@ -67,6 +74,8 @@ def load(
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     # the numbers of a file are read and dequantized in Python, too
     with border.DefaultFloatMode(), open_source(path) as source:
         engine = Engine(
@@ -74,8 +83,9 @@ def load(
             isa=chosen_isa(isa),
             threads=_checked_threads(threads),
             temperature_clamp=temperature_clamp,
-            token_table_bytes=_checked_bytes(token_table_bytes),
+            token_table_bytes=_checked_bytes(token_table_bytes, precision),
             grow=grow,
+            precision=precision,
         )
         model = object.__new__(Model)
         model.path, model.config, model._engine = source.path, engine.config, engine
@@ -102,7 +112,9 @@ def _checked_threads(threads: int | None) -> int | None:
     return None if threads is None else whole_number(threads, "threads", 1, MAX_THREADS)
 
 
-def _checked_bytes(n: int) -> int:
+def _checked_bytes(n: int | None, precision: str) -> int:
+    if n is None:
+        return TOKEN_TABLE_BYTES[precision]
     return min(whole_number(n, "token_table_bytes", 0), 1 << 62)  # what the core counts in
 
 
@@ -166,13 +178,19 @@ class Model:
         return self._engine.core.isa
 
     @property
+    def precision(self) -> str:
+        """ "exact" or "int8": see `skyinfer.load`."""
+        return self._engine.precision
+
+    @property
     def engine(self) -> Engine:
         """What computes, for hosts such as a server, which read, run and answer at different times."""
         return self._engine
 
     def __repr__(self) -> str:
         weights = ", ".join(self._engine.core.parameters)
-        return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {self.isa}, weights in {weights}>"
+        runs = f"{self.isa}, {self.precision}, weights in {weights}"
+        return f"<skyinfer.Model {self.name!r} from {os.fspath(self.path)!r}, {runs}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

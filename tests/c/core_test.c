@@ -101,7 +101,7 @@ static void product(const sky_kernels *kernels, sky_weight_type type, int n, int
     expect(sky_pack(kernels, &linear, linear.type, w, 0), kernels->isa, "sky_pack", 0);
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
                         epilogue_of(epilogue), act_of(epilogue),
-                        sky_alloc(sky_gemm_scratch(k, epilogue_of(epilogue)) * sizeof(float))};
+                        sky_alloc(sky_gemm_scratch(k, epilogue_of(epilogue)) * sizeof(float)), NULL, 0.0f};
     kernels->gemm[linear.type](&g, 0, n_panels);
     sky_release(linear.panels);
     sky_release(g.scratch);

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     with termination_raised(), Progress(sys.stderr) as progress:
         found = calibrate(
             rows,
-            load(model_path(arguments)),
+            load(model_path(arguments), precision=arguments.precision),
             arguments.out,
             held_out=arguments.held_out,
             seed=arguments.seed,

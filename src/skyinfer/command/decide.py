@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from ..model import load
 
-    model = load(model_path(arguments), temperature_clamp=arguments.temperature_clamp)
+    model = load(model_path(arguments), precision=arguments.precision, temperature_clamp=arguments.temperature_clamp)
     try:
         if windows is None:
             response = model.decide(body["state"], body["questions"], timing=arguments.timing, min_confidence=least)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import SkyinferError
+from ..serve.options import add_precision_option
 from ..terminal import Progress, put_json, put_line
 from .labelled_rows import add_labelled_rows, read_labelled_rows
 from .model_option import A_MODEL, MODEL_VARIABLE, model_path
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPORT",
         help="write the report: .json, or with diagrams .html or .png (needs matplotlib)",
     )
+    add_precision_option(parser)
     add("--by", metavar="COLUMN", help="also by a field of the rows (x_lang) or a key of their states (state.lang)")
     add(
         "--wanted-accuracy", metavar="A", type=float, default=0.95,
@@ -94,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     target = None if arguments.out is None else WholeFile(arguments.out, replace=arguments.force)
     drawn = _drawing(suffix)
     rows = read_labelled_rows(arguments, arguments.by)
-    loaded = [load(model_path(argparse.Namespace(model=name))) for name in models]
+    loaded = [load(model_path(argparse.Namespace(model=name)), precision=arguments.precision) for name in models]
     with Progress(sys.stderr) as progress:
         found = evaluate(
             rows,

@@ -1,9 +1,12 @@
-"""Which model a command uses: the option -m, the environment variable SKYINFER_MODEL, or the model of the package."""
+"""Which model a command uses, and in which precision: the options -m and --precision, the environment variable
+SKYINFER_MODEL, or the model of the package."""
 
 from __future__ import annotations
 
 import argparse
 import os
+
+from ..serve.options import add_precision_option
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
 
@@ -11,11 +14,14 @@ MODEL_VARIABLE = "SKYINFER_MODEL"
 A_MODEL = "a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub"
 
 
-def add_model_option(parser: argparse.ArgumentParser) -> None:
+def add_model_option(parser: argparse.ArgumentParser, runs: bool = True) -> None:
+    """`runs`: whether the command loads the model to run it here, so that there is a precision to choose."""
     parser.add_argument(
         "-m", "--model", metavar="MODEL",
         help=f"{A_MODEL} (default: the environment variable {MODEL_VARIABLE}, or s1-pico)",
     )  # fmt: skip
+    if runs:
+        add_precision_option(parser)
 
 
 def model_path(arguments: argparse.Namespace) -> str | None:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.pilot == "model":
         from ..model import load
 
-        model = load(model_path(arguments))
+        model = load(model_path(arguments), precision=arguments.precision)
         model_name = printable(model.name)
     if terminal is None:
         frames = max(1, round((seconds or _HEADLESS_SECONDS) * FRAMES_PER_SECOND))

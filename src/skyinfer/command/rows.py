@@ -111,7 +111,7 @@ def _answered(
         path = checked_path(arguments.source)
         with faults_named(path):
             open_regular(path).close()
-    model = load(model_path(arguments))
+    model = load(model_path(arguments), precision=arguments.precision)
     if arguments.source != "-" and whole is not None:
         return answer_file(
             model, questions, path, formats[0], whole, formats[1], shard=arguments.shard, resume=arguments.resume,

@@ -16,7 +16,7 @@ SUMMARY = "Watch a model fly and ask it, in a browser: pages that run it there, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_model_option(parser)
+    add_model_option(parser, runs=False)
     add("--port", type=int, default=0, metavar="N", help="of the server on 127.0.0.1 (default: one that is free)")
     add("--no-browser", action="store_true", help="print the address and open nothing")
     add("--export", metavar="DIR", help="write the pages and the models into DIR, for any static host, and end")

@@ -21,6 +21,9 @@ N_QUESTION_TYPES: int
 ARCHITECTURES: dict[str, int]
 ACTIVATIONS: dict[str, int]
 OPTION_LAYOUTS: dict[str, int]
+Q8_0_BLOCK: int
+Q8_0_BYTES: int
+PRECISIONS: dict[str, int]
 DTYPES: dict[str, int]
 
 def isa_names() -> list[str]: ...
@@ -60,6 +63,7 @@ class CoreModel:
         n_cpus: int = 0,
         dtypes: dict[str, str] | None = None,
         widened_bytes: int = 0,
+        precision: str = "exact",
     ) -> None: ...
     def set(self, name: str, array: np.ndarray, dtype: str = "f32", first_row: int | None = None) -> None: ...
     def freeze(self) -> None: ...

@@ -40,7 +40,11 @@ ACTIVATIONS = {
 
 OPTION_LAYOUTS = {"sequential": SKY_OPTIONS_SEQUENTIAL, "parallel": SKY_OPTIONS_PARALLEL}
 
-DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16}
+DTYPES = {"f32": SKY_DTYPE_F32, "f16": SKY_DTYPE_F16, "bf16": SKY_DTYPE_BF16, "q8_0": SKY_DTYPE_Q8_0}
+Q8_0_BLOCK, Q8_0_BYTES = 32, 34  # numbers of a block, and its bytes
+_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8_0": 1}
+
+PRECISIONS = {"exact": SKY_PRECISION_EXACT, "int8": SKY_PRECISION_INT8}
 
 
 cdef object _error(sky_status status, const char *message):
@@ -138,7 +142,7 @@ cdef class CoreModel:
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
                   float rope_base_local, str activation, layer_is_global, str architecture="s1",
                   str option_layout="sequential", size_t qkv_table_bytes=0, isa=None, int n_cpus=0, dict dtypes=None,
-                  size_t widened_bytes=0):
+                  size_t widened_bytes=0, str precision="exact"):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -153,7 +157,7 @@ cdef class CoreModel:
                                   n_decision_blocks=n_decision_blocks, architecture=architecture)
             types = np.array([DTYPES[dtypes.get(name, "f32")] for name in names], np.int32)
             params.dtypes, params.widened_bytes = <const sky_dtype *>&types[0], widened_bytes
-        params.architecture = ARCHITECTURES[architecture]
+        params.architecture, params.precision = ARCHITECTURES[architecture], PRECISIONS[precision]
         params.d_model, params.d_ff, params.n_vocab = d_model, d_ff, n_vocab
         params.n_layers, params.n_heads, params.n_decision_blocks = n_layers, n_heads, n_decision_blocks
         params.n_decision_heads, params.window, params.max_positions = n_decision_heads, window, max_positions
@@ -179,7 +183,8 @@ cdef class CoreModel:
         return _error(status, text)
 
     def set(self, str name not None, array not None, str dtype="f32", first_row=None):
-        """Packs one tensor: a C-contiguous array [rows, cols] or [cols]; f16 and bf16 as float16 or uint16.
+        """Packs one tensor: a C-contiguous array [rows, cols] or [cols]; f16 and bf16 as float16 or uint16, q8_0
+        as bytes.
 
         With `first_row` it is that row of the embedding and those that follow, after those in front of it.
         """
@@ -188,8 +193,12 @@ cdef class CoreModel:
         cdef int64_t cols = array.shape[array.ndim - 1]
         if array.ndim not in (1, 2) or not array.flags.c_contiguous:
             raise ValueError(f"{name}: expected a contiguous vector or matrix")
-        if array.dtype.itemsize != (4 if dtype == "f32" else 2):
+        if array.dtype.itemsize != _ITEM_BYTES[dtype]:
             raise ValueError(f"{name}: {array.dtype} is not {dtype}")
+        if dtype == "q8_0":
+            if cols % Q8_0_BYTES:
+                raise ValueError(f"{name}: rows of {cols} bytes are no blocks of Q8_0")
+            cols = cols // Q8_0_BYTES * Q8_0_BLOCK
         cdef const uint8_t[::1] data = array.reshape(-1).view(np.uint8)
         cdef sky_dtype c_dtype = DTYPES[dtype]
         cdef bint is_part = first_row is not None
@@ -221,8 +230,11 @@ cdef class CoreModel:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """How many parameters of products and embedding are numbers of each type in memory; types that none is of left out."""
-        counts = {name: sky_model_parameters(self.handle, dtype) for name, dtype in DTYPES.items()}
+        """How many parameters of products and embedding are numbers of each type in memory; types that none is of left out.
+
+        Blocks of 8-bit numbers are "int8", also those of the embedding of a Q8_0 file.
+        """
+        counts = {name.replace("q8_0", "int8"): sky_model_parameters(self.handle, dtype) for name, dtype in DTYPES.items()}
         return {name: count for name, count in counts.items() if count}
 
 
@@ -629,15 +641,18 @@ cdef int select_kernels(str isa, sky_kernels *table) except -1:
     return 0
 
 
-cdef int pack_panels(const sky_kernels *table, sky_linear *linear, const void *w) except -1:
-    """Allocates linear.panels and packs w [linear.n, linear.k], which is of linear.type."""
+cdef int pack_panels(const sky_kernels *table, sky_linear *linear, sky_weight_type w_type, const void *w) except -1:
+    """Allocates linear.panels and packs w [linear.n, linear.k] of w_type, from which linear.type can be made."""
     cdef size_t n_panels = (linear.n + table.panel_cols - 1) // table.panel_cols
     linear.panels = sky_alloc(n_panels * sky_panel_bytes(table, linear))
-    if linear.panels == NULL:
+    linear.factors = <float *>sky_alloc(linear.k * sizeof(float))
+    if linear.panels == NULL or linear.factors == NULL:
         raise MemoryError
-    sky_pack(table, linear, linear.type, w, 0)
+    if not sky_pack(table, linear, w_type, w, 0):
+        raise ValueError("w: holds a NaN or infinite value")
     return 0
 
 
 cdef void release_panels(sky_linear *linear) noexcept:
     sky_release(linear.panels)
+    sky_release(linear.factors)

@@ -51,10 +51,15 @@ cdef extern from "skyinfer.h" nogil:
         SKY_ARCH_S1
         SKY_ARCH_S2
 
+    ctypedef enum sky_precision:
+        SKY_PRECISION_EXACT
+        SKY_PRECISION_INT8
+
     ctypedef enum sky_dtype:
         SKY_DTYPE_F32
         SKY_DTYPE_F16
         SKY_DTYPE_BF16
+        SKY_DTYPE_Q8_0
 
     const char *sky_isa_name(int index)
     int sky_isa_supported(const char *name)
@@ -78,6 +83,7 @@ cdef extern from "skyinfer.h" nogil:
         float rope_base_local
         sky_activation activation
         sky_option_layout option_layout
+        sky_precision precision
         const uint8_t *layer_is_global
         const sky_dtype *dtypes
         size_t widened_bytes
@@ -202,6 +208,8 @@ cdef extern from "kernels/kernels.h" nogil:
         sky_epilogue epilogue
         sky_activation act
         float *scratch
+        const char *a_int8
+        float weight_unit
 
     size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
 
@@ -225,12 +233,15 @@ cdef extern from "kernels/kernels.h" nogil:
         const int32_t *position
         const int32_t *option
 
+    size_t sky_int8_row_bytes(int k)
+
     size_t sky_attention_scratch(int n_keys, int d_head)
 
     ctypedef enum sky_weight_type:
         SKY_WEIGHT_F32
         SKY_WEIGHT_F16
         SKY_WEIGHT_BF16
+        SKY_WEIGHT_INT8
         SKY_N_WEIGHT_TYPES
 
     ctypedef void sky_gemm_fn(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
@@ -240,6 +251,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int tile_rows
         int panel_cols
         sky_gemm_fn **gemm
+        void (*quantize_rows)(sky_matrix x, const float *factors, char *out) noexcept nogil
         void (*layer_norm)(const sky_norm *n) noexcept nogil
         void (*attention)(const sky_attention *a) noexcept nogil
         void (*widen_f16)(const uint16_t *inp, int n, float *out) noexcept nogil
@@ -254,6 +266,9 @@ cdef extern from "internal.h" nogil:
         int gated
         void *panels
         float *bias
+        float unit
+        float *factors
+        int has_factors
 
     sky_status sky_kernels_select(const char *isa, sky_kernels *table)
     size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)

@@ -12,7 +12,7 @@ from libc.string cimport memset
 from .border cimport pack_panels, release_panels, select_kernels
 from .capi cimport *
 
-from .border import ACTIVATIONS
+from .border import ACTIVATIONS, Q8_0_BLOCK, Q8_0_BYTES
 
 # name -> (epilogue, activation): geglu, swiglu and "gated mish" are gated, as all activations can be
 EPILOGUES = {
@@ -63,23 +63,31 @@ WEIGHT_TYPES = {"float32": SKY_WEIGHT_F32, "float16": SKY_WEIGHT_F16, "uint16": 
 
 
 cdef class PackedMatrix:
-    """w [n, k] in the panels of one instruction set; float32, float16, or uint16 as bfloat16."""
+    """w [n, k] in the panels of one instruction set; float32, float16, or uint16 as bfloat16. In 8 bits with `int8`, or where it
+    is uint8 [n, 34 * k / 32], GGUF's Q8_0."""
 
     cdef sky_linear linear
     cdef readonly str isa
 
-    def __cinit__(self, str isa not None, w not None, bint gated=False):
+    def __cinit__(self, str isa not None, w not None, bint gated=False, bint int8=False):
         cdef sky_kernels table
         select_kernels(isa, &table)
-        if w.ndim != 2 or not w.flags.c_contiguous or w.dtype.name not in WEIGHT_TYPES:
-            raise ValueError(f"w: expected a contiguous matrix of {', '.join(WEIGHT_TYPES)}")
+        cdef bint q8_0 = w.dtype.name == "uint8"
+        cdef sky_weight_type w_type
+        if w.ndim != 2 or not w.flags.c_contiguous or not (q8_0 or w.dtype.name in WEIGHT_TYPES):
+            raise ValueError(f"w: expected a contiguous matrix of {', '.join(WEIGHT_TYPES)} or Q8_0 as uint8")
+        if q8_0 and w.shape[1] % Q8_0_BYTES:
+            raise ValueError(f"w: {w.shape[1]} bytes are no blocks of Q8_0")
         if w.shape[0] < 1 or w.shape[1] < 1 or (gated and w.shape[0] % 2):
             raise ValueError(f"w: expected [n, k], n even where gated, got [{w.shape[0]}, {w.shape[1]}]")
         self.isa = isa
         self.linear.n, self.linear.k, self.linear.gated = w.shape[0], w.shape[1], gated
-        self.linear.type = WEIGHT_TYPES[w.dtype.name]
+        w_type = SKY_WEIGHT_INT8 if q8_0 else WEIGHT_TYPES[w.dtype.name]
+        if q8_0:
+            self.linear.k = w.shape[1] // Q8_0_BYTES * Q8_0_BLOCK
+        self.linear.type = SKY_WEIGHT_INT8 if int8 else w_type
         cdef const uint8_t[::1] data = w.reshape(-1).view("u1")
-        pack_panels(&table, &self.linear, &data[0])
+        pack_panels(&table, &self.linear, w_type, &data[0])
 
     def __dealloc__(self):
         release_panels(&self.linear)
@@ -109,7 +117,7 @@ cdef class Kernels:
 
     def gemm(self, const float[:, :] a not None, PackedMatrix w not None, float[:, :] out not None, *,
              const float[::1] bias=None, const float[:, :] residual=None, str epilogue="linear", int repeat=1):
-        """out = epilogue(a @ w^T), `repeat` times over."""
+        """out = epilogue(a @ w^T), `repeat` times over; with 8-bit weights a is made whole numbers once."""
         cdef sky_gemm g
         cdef int i
         if w.isa != self.isa:
@@ -128,11 +136,30 @@ cdef class Kernels:
             g.bias = &bias[0]
         if residual is not None:
             g.residual = _matrix(residual, "residual", a.shape[0], w.linear.n)
-        cdef void *scratch = _scratch(sky_gemm_scratch(g.a.cols, g.epilogue) if w.linear.type else 0, &g.scratch)
+        cdef bint int8 = w.linear.type == SKY_WEIGHT_INT8
+        cdef float *rows = NULL
+        cdef size_t row_floats = sky_int8_row_bytes(g.a.cols) // sizeof(float) if int8 else 0
+        cdef void *row_memory = _scratch(row_floats * g.a.rows, &rows)
+        g.a_int8, g.weight_unit = <const char *>rows, w.linear.unit
+        cdef void *scratch = _scratch(sky_gemm_scratch(g.a.cols, g.epilogue) if w.linear.type and not int8 else 0, &g.scratch)
         with nogil:
+            if int8:
+                self.table.quantize_rows(g.a, w.linear.factors if w.linear.has_factors else NULL, <char *>rows)
             for i in range(repeat):
                 self.table.gemm[<int>w.linear.type](&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
         PyMem_RawFree(scratch)
+        PyMem_RawFree(row_memory)
+
+    def quantize(self, const float[:, :] a not None, int repeat=1):
+        """The activations of a product of 8-bit weights made whole numbers, `repeat` times over and for nothing but the time."""
+        cdef sky_matrix x = _matrix(a, "a", a.shape[0], a.shape[1])
+        cdef float *rows = NULL
+        cdef void *memory = _scratch(sky_int8_row_bytes(x.cols) // sizeof(float) * x.rows, &rows)
+        cdef int i
+        with nogil:
+            for i in range(repeat):
+                self.table.quantize_rows(x, NULL, <char *>rows)
+        PyMem_RawFree(memory)
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""

@@ -60,7 +60,7 @@ class ModelSource(Protocol):
         ...
 
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
-        """(values of the rows, "f32", "f16" or "bf16") as they lie in the file if the core reads that, else float32."""
+        """(values of the rows, their type's name) as they lie in the file if the core reads that, else float32."""
         ...
 
     def label(self, name: str) -> str:

@@ -26,7 +26,17 @@ import numpy as np
 from ..core import scanners
 from ..errors import FormatError, faults_named, shown
 from .paths import checked_path, open_regular
-from .tensors import ALL_ROWS, STORED_DTYPES, TensorInfo, as_float32, finite, release_rows, stored_values, without_ones
+from .tensors import (
+    ALL_ROWS,
+    STORED_DTYPES,
+    STORED_SIZES,
+    TensorInfo,
+    as_float32,
+    finite,
+    release_rows,
+    stored_values,
+    without_ones,
+)
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | list[Any]
@@ -117,8 +127,8 @@ class GGUFFile:
     def stored(self, name: str, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
         """A tensor, or some rows of it without its dimensions of 1, as the core takes it: (values, its type's name).
 
-        Of type "f32", "f16" and "bf16" they are read-only views of the file, the latter two as uint16; every other type
-        is dequantized to float32. The numbers are not checked to be finite.
+        Of type "f32", "f16", "bf16" and "q8_0" they are read-only views of the file, halves as uint16 and blocks as
+        their bytes; every other type is dequantized to float32. The numbers are not checked to be finite.
 
         Raises:
             FormatError: the gguf package cannot dequantize this type.
@@ -346,7 +356,7 @@ class _Header:
 
     def size_of(self, what: str, shape: tuple[int, ...], kind: int) -> int:
         if kind in STORED_DTYPES:  # for which the gguf package is not imported
-            block, block_bytes = 1, np.dtype(STORED_DTYPES[kind][1]).itemsize
+            block, block_bytes = STORED_SIZES[kind]
         else:
             from gguf import GGML_QUANT_SIZES
 

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.border import widen_bf16
+from ..core.border import Q8_0_BLOCK, Q8_0_BYTES, widen_bf16
 
 # The types that the core reads directly: GGMLQuantizationType -> (its name there, numpy's type of an item)
-STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 30: ("bf16", "<u2")}
+STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 8: ("q8_0", "u1"), 30: ("bf16", "<u2")}
+# numbers and bytes of a block of each
+STORED_SIZES = {0: (1, 4), 1: (1, 2), 8: (Q8_0_BLOCK, Q8_0_BYTES), 30: (1, 2)}
 
 ALL_ROWS = slice(None)
 
@@ -46,6 +48,11 @@ def stored_dtype(info: TensorInfo) -> str:
     return STORED_DTYPES.get(info.type, STORED_DTYPES[0])[0]
 
 
+def stored_items(dtype: str, n: int) -> int:
+    """How many items of `stored_values` a row of n numbers is."""
+    return n // Q8_0_BLOCK * Q8_0_BYTES if dtype == "q8_0" else n
+
+
 def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
     """Rows of a tensor of one of the `STORED_DTYPES`, and the type's name.
 
@@ -55,13 +62,13 @@ def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) ->
         rows: which rows of `without_ones(info.shape)`.
 
     Returns:
-        A view of `data` in the shape of `info`, or of its rows; f16 and bf16 as uint16. A copy where the file does not
-        align the numbers.
+        A view of `data` in the shape of `info`, or of its rows; f16 and bf16 as uint16, q8_0 as its bytes, 34 for 32
+        numbers. A copy where the file does not align the numbers.
     """
     dtype, item = STORED_DTYPES[info.type]
-    values = data.view(item).reshape(info.shape)
+    values = data.view(item).reshape(*info.shape[:-1], -1)
     if rows != ALL_ROWS:
-        values = values.reshape(without_ones(info.shape))[rows]
+        values = values.reshape(*without_ones(info.shape)[:-1], -1)[rows]
     return (values if values.flags.aligned else values.copy()), dtype
 
 
@@ -71,6 +78,12 @@ def as_float32(values: np.ndarray, dtype: str) -> np.ndarray:
         return values
     if dtype == "f16":
         return values.view("<f2").astype(np.float32)
+    if dtype == "q8_0":
+        blocks = values.reshape(-1, Q8_0_BYTES)
+        # a scale of a damaged file overflows to an infinity, which callers refuse
+        with np.errstate(all="ignore"):
+            wide = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32) * blocks[:, 2:].view(np.int8)
+        return wide.reshape(*values.shape[:-1], -1)
     return widen_bf16(values)
 
 

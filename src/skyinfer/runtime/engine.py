@@ -17,13 +17,14 @@ from ..core import border
 from ..errors import FormatError, warn
 from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
-from ..files.tensors import ALL_ROWS, stored_dtype
+from ..files.tensors import ALL_ROWS, stored_dtype, stored_items
 from ..schema import Question
 from ..text.option_sequences import BUILDERS
 from ..text.sequence import longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
 from .cpus import available_cpus
+from .precision import EXACT
 from .prepared import Prepared, PreparedCache
 
 # Parameters from which threads pay for themselves: all of them in loading, those that every token is multiplied by in a
@@ -56,6 +57,7 @@ class Engine:
         builder: from questions and states to sequences.
         core: the packed weights.
         threads: that one forward pass may use.
+        precision: one of `precision.PRECISIONS`.
     """
 
     def __init__(
@@ -67,9 +69,11 @@ class Engine:
         temperature_clamp: bool,
         token_table_bytes: int,
         grow: bool = False,
+        precision: str = EXACT,
     ) -> None:
         self.config = config = ModelConfig.from_source(source)
         self.threads = threads or _default_threads(self.config)
+        self.precision = precision
         tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
         template = PromptTemplate.from_metadata(
             source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
@@ -85,7 +89,7 @@ class Engine:
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
         packers = threads or available_cpus()
-        self.core = _pack(source, config, isa, token_table_bytes, self.builder.longest, packers)
+        self.core = _pack(source, config, isa, token_table_bytes, self.builder.longest, packers, precision)
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
@@ -199,7 +203,13 @@ def _round_up(n: int, multiple: int) -> int:
 
 
 def _pack(
-    source: ModelSource, config: ModelConfig, isa: str, token_table_bytes: int, longest: int, threads: int
+    source: ModelSource,
+    config: ModelConfig,
+    isa: str,
+    token_table_bytes: int,
+    longest: int,
+    threads: int,
+    precision: str,
 ) -> border.CoreModel:
     """Every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens.
 
@@ -227,6 +237,7 @@ def _pack(
         n_cpus=available_cpus(),
         dtypes={name: stored_dtype(info) for name, info in source.tensors.items()},
         widened_bytes=_WIDENED_BYTES,
+        precision=precision,
     )
 
     def pack(name: str) -> None:
@@ -236,7 +247,7 @@ def _pack(
             rows = slice(row, row + step) if in_parts else ALL_ROWS
             values, dtype = source.stored(name, rows)
             # a file may have more or fewer dimensions of 1
-            values = values.reshape(-1, *names[name][1:])
+            values = values.reshape(-1, *(stored_items(dtype, n) for n in names[name][1:]))
             try:
                 core.set(name, values, dtype, first_row=row if in_parts else None)
             except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import SkyinferError
 from ..model import Model, load
+from ..runtime.precision import EXACT
 from .refusals import Refusal
 
 # The model name that TypeSafe's clients send unless their user sets another.
@@ -49,7 +50,13 @@ class Catalog:
 
     @classmethod
     def load(
-        cls, arguments: Sequence[str], *, threads: int | None, temperature_clamp: bool, strict: bool = False
+        cls,
+        arguments: Sequence[str],
+        *,
+        threads: int | None,
+        temperature_clamp: bool,
+        strict: bool = False,
+        precision: str = EXACT,
     ) -> Catalog:
         """Open the models of `-m [NAME=]PATH`, or s1-pico, which comes with skyinfer.
 
@@ -62,7 +69,7 @@ class Catalog:
         given: list[tuple[str, str, str | None]] = [(argument, *_named(argument)) for argument in arguments]
         for argument, name, path in given or [("s1-pico", "", None)]:
             start = time.perf_counter()
-            model = load(path, threads=threads, temperature_clamp=temperature_clamp, grow=True)
+            model = load(path, threads=threads, temperature_clamp=temperature_clamp, grow=True, precision=precision)
             one = ServedModel(name or model.name, model, time.perf_counter() - start)
             if one.name in found:
                 raise SkyinferError(
@@ -123,6 +130,7 @@ class Catalog:
                     "type": "model",
                     "aliases": aliases,
                     "capabilities": ["decision"],
+                    "x_precision": one.model.precision,
                 }
             )
             data.append(
@@ -138,6 +146,7 @@ class Catalog:
                         "n_ctx_train": config.context_tokens,
                         "n_embd": config.d_model,
                         "n_params": one.n_parameters,
+                        "x_precision": one.model.precision,
                     },
                 }
             )

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..runtime.precision import EXACT, PRECISIONS
+
 
 class Limits(NamedTuple):
     """Limits of one request, of one connection and of all together. Sizes are in bytes, times in seconds."""
@@ -39,6 +41,7 @@ class Options(NamedTuple):
     api_key: str | None = None
     threads: int | None = None
     temperature_clamp: bool = True
+    precision: str = EXACT
     strict_length: bool = False
     strict_models: bool = False
     error_style: str = "typesafe"
@@ -89,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-temperature-clamp", dest="temperature_clamp", action="store_false",
         help="take the models' raw temperatures, as llama.cpp does",
     )  # fmt: skip
+    add_precision_option(parser)
     add(
         "--strict-models", action="store_true",
         help="refuse model names that are not served (404), also what clients send by default, such as jev-latest",
@@ -115,6 +119,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             flag, dest=field, metavar="N", type=number_in(type(default), least, most), default=default,
             help=f"{what} (default: {default:g})" if isinstance(default, float) else f"{what} (default: {default})",
         )  # fmt: skip
+
+
+def add_precision_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default=EXACT,
+        help="exact (default), or int8: weights of 8 bits, a quarter of the memory, faster, and answers near the exact",
+    )  # fmt: skip
 
 
 def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -> Options:
@@ -146,6 +157,7 @@ def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -
         api_key=key,
         threads=arguments.threads,
         temperature_clamp=arguments.temperature_clamp,
+        precision=arguments.precision,
         strict_length=arguments.strict_length,
         strict_models=arguments.strict_models,
         error_style=arguments.error_style,

@@ -31,6 +31,7 @@ def run(options: Options) -> None:
             options.models,
             threads=options.threads,
             temperature_clamp=options.temperature_clamp,
+            precision=options.precision,
             strict=options.strict_models,
         )
         app = Application(catalog, options)

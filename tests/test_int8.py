@@ -1,0 +1,206 @@
+"""Models in 8-bit precision: against products in whole numbers, the same bits in any company, and near to exact."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import int8_reference
+import numpy as np
+import pytest
+import reference
+from agreement import flight
+from checkpoints import SIZES, paint
+from conftest import SUPPORTED_ISAS
+
+import skyinfer
+from skyinfer.core import border
+from skyinfer.files.gguf import GGUFFile
+from skyinfer.games.flappy import FRAMES_PER_SECOND
+from skyinfer.games.judging import flights, model_pilots
+
+REQUEST: dict[str, Any] = {
+    "team": {"type": "choice", "instructions": "Which team?", "criteria": {"sales": "a quote", "support": "a fault"}},
+    "anger": {"type": "score", "instructions": "How angry?", "criteria": ["calm", "annoyed", "furious"]},
+    "harm": {"type": "noul", "instructions": "Is it harmful?"},
+}
+STATES = ["where is my parcel", {"a": [1, 2, {"b": None}]}, "", "word " * 70]
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden size, whose painted weights magnify every rounding, as a checkpoint and as f16.gguf and q8_0.gguf."""
+    out = tmp_path_factory.mktemp("int8")
+    paint(out / "checkpoint", **SIZES["golden"], dtype="F16", seed=3)
+    for outtype in ("f16", "q8_0"):
+        skyinfer.convert(out / "checkpoint", out / f"{outtype}.gguf", outtype=outtype)
+    return out
+
+
+def load(path: Path | str | None, **options: Any) -> skyinfer.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of painted temperatures
+        return skyinfer.load(path, **options)
+
+
+def test_every_product_is_that_of_the_reference(painted: Path, isa: str) -> None:
+    """Of the activations that the model itself had before it: after a few products one at the edge between two whole
+    numbers falls to the other side of what float64 finds, and painted weights magnify that."""
+    model, w = (
+        load(painted / "f16.gguf", precision="int8", isa=isa),
+        reference.Reference.open(painted / "checkpoint").tensors,
+    )
+    for state in STATES[:2]:
+        (sequence,) = model.encode(state, {"q": REQUEST["anger"]}).values()
+        kept = {name: x.astype(np.float64) for name, x in model.activations(state, {"q": REQUEST["anger"]}).items()}
+        markers = list(sequence.markers)
+
+        def expect(name: str, x: np.ndarray, matrix: str, bias: str | None = None, added: Any = 0.0, kept=kept) -> None:
+            y, sums = int8_reference.product_of_floats(x.astype(np.float32), w[matrix].astype(np.float32))
+            y = y + (0.0 if bias is None else w[bias]) + added
+            if name.endswith(".ffn"):
+                up, gate = np.split(y, 2, 1) if name.startswith("layer") else (y, 1.0)
+                y = reference.gelu_erf(up) * gate if name.startswith("layer") else reference.relu(y)
+                sums = np.abs(y) + 1.0
+            assert np.abs(kept[name] - y).max() <= 2e-6 * max(1.0, float(sums.max())), name
+
+        x = kept["embd_norm"]
+        for i in range(4):
+            layer, name = f"encoder.layers.{i}", f"layer.{i}"
+            expect(f"{name}.attn_qkv", x if i == 0 else kept[f"{name}.attn_norm"], f"{layer}.attn.Wqkv.weight")
+            expect(f"{name}.attn_output", kept[f"{name}.attn"], f"{layer}.attn.Wo.weight", added=x)
+            expect(f"{name}.ffn", kept[f"{name}.ffn_norm"], f"{layer}.mlp.Wi.weight")
+            x = kept[f"{name}.attn_output"]
+            expect(f"{name}.ffn_output", kept[f"{name}.ffn"], f"{layer}.mlp.Wo.weight", added=x)
+            x = kept[f"{name}.ffn_output"]
+        x = kept["typed"]
+        for j in range(2):
+            block, name = f"head.layers.{j}", f"head.{j}"
+            x = x[markers] if j == 1 else x  # in the last block only markers ask
+            out = f"{block}.self_attn.out_proj"
+            expect(f"{name}.attn_output", kept[f"{name}.attn"], f"{out}.weight", f"{out}.bias", x)
+            expect(f"{name}.ffn", kept[f"{name}.ffn_norm"], f"{block}.linear1.weight", f"{block}.linear1.bias")
+            x = kept[f"{name}.attn_output"]
+            expect(f"{name}.ffn_output", kept[f"{name}.ffn"], f"{block}.linear2.weight", f"{block}.linear2.bias", x)
+            x = kept[f"{name}.ffn_output"]
+        scores = kept["cls.norm"] @ w["scorer.1.weight"].T + w["scorer.1.bias"]  # in float
+        scores = reference.gelu_erf(scores) @ w["scorer.3.weight"].T + w["scorer.3.bias"]
+        np.testing.assert_allclose(kept["logits"], scores, rtol=0, atol=1e-5)
+
+
+def test_bits_are_the_same_alone_in_company_and_with_threads(painted: Path) -> None:
+    for path in (painted / "f16.gguf", painted / "q8_0.gguf"):
+        for isa in SUPPORTED_ISAS:
+            model, many = (load(path, precision="int8", isa=isa, threads=n) for n in (1, 2))
+            together = [model.logits(state, REQUEST) for state in STATES]
+            for state, scores in zip(STATES, together, strict=True):
+                for qid, question in REQUEST.items():
+                    np.testing.assert_array_equal(model.logits(state, {qid: question})[qid], scores[qid])
+            rows = many.compile(REQUEST).step_many(STATES[::-1])
+            for state, row in zip(STATES[::-1], rows, strict=True):
+                np.testing.assert_array_equal(row, model.compile(REQUEST).step(state))
+
+
+def test_a_file_of_q8_0_loses_nothing_more(painted: Path) -> None:
+    """Its blocks are used as they are, so 8-bit precision differs from exact by its activations alone."""
+    exact, int8 = load(painted / "q8_0.gguf"), load(painted / "q8_0.gguf", precision="int8")
+    for name in ("token_embd.weight", "blk.1.ffn_up.weight"):
+        with GGUFFile.open(painted / "q8_0.gguf") as file:
+            values, dtype = file.stored(name)
+            assert dtype == "q8_0"
+            assert values.base is not None  # the file's own bytes
+    differences = [
+        np.abs(exact.logits(state, REQUEST)[qid] - int8.logits(state, REQUEST)[qid]).max()
+        for state in STATES
+        for qid in REQUEST
+    ]
+    assert 0 < np.median(differences) < 0.2
+
+
+def test_exact_reads_q8_0_as_the_gguf_package_does(painted: Path) -> None:
+    from gguf import GGMLQuantizationType, quants
+
+    with GGUFFile.open(painted / "q8_0.gguf") as file:
+        raw = file.raw("blk.0.attn_output.weight").reshape(128, -1)
+        np.testing.assert_array_equal(
+            file.tensor("blk.0.attn_output.weight"), quants.dequantize(raw, GGMLQuantizationType.Q8_0)
+        )
+
+
+@pytest.mark.parametrize("source", ["f16", "q8_0"])
+def test_memory_is_a_byte_and_a_little_for_each_weight(painted: Path, source: str) -> None:
+    core = load(painted / f"{source}.gguf", precision="int8").engine.core
+    matrices = core.parameters["int8"]
+    with GGUFFile.open(painted / f"{source}.gguf") as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+    layers = sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("blk") and len(shape) == 2)
+    embedding = int(np.prod(shapes["token_embd.weight"]))
+    assert matrices == layers + (embedding if source == "q8_0" else 0)
+    rope = 2 * 2 * 512 * 32 * 4
+    assert (
+        core.n_bytes <= 1.08 * layers + (2 if source == "f16" else 1.0625) * embedding + rope + 5 * 128 * 128 + 60_000
+    )
+
+
+def test_s1_pico_flies_as_well(isa: str) -> None:
+    """Four of the 200 seeds that benchmarks/peers/precision.py flies."""
+    model = load(None, precision="int8", isa=isa)
+    flown = flights(model_pilots(model), 4, 60 * FRAMES_PER_SECOND, "normal")
+    assert all(flight.survived for flight in flown)
+
+
+def test_s1_pico_is_near_its_exact_answers() -> None:
+    exact, int8 = load(None), load(None, precision="int8")
+    worst = 0.0
+    for request in flight(60):
+        for qid, a in exact.logits(request["state"], request["questions"]).items():
+            b = int8.logits(request["state"], request["questions"])[qid]
+            p, q = (np.exp(z - z.max()) / np.exp(z - z.max()).sum() for z in (a, b))
+            worst = max(worst, float(np.abs(p - q).max()))
+    assert worst <= 0.02
+
+
+def test_what_runs_is_said(painted: Path) -> None:
+    model = load(painted / "f16.gguf", precision="int8")
+    assert model.precision == "int8"
+    assert ", int8, weights in " in repr(model)
+    assert load(None).precision == "exact"
+    assert ", exact, " in repr(load(None))
+
+
+@pytest.mark.parametrize("wrong", ["int4", "INT8", "", None, 8])
+def test_other_precisions_are_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"precision: expected one of exact, int8, got "):
+        skyinfer.load(precision=wrong)
+
+
+def test_a_table_of_tokens_changes_no_bits(painted: Path) -> None:
+    without, table = (load(painted / "f16.gguf", precision="int8", token_table_bytes=n) for n in (0, 1 << 24))
+    assert table.engine.core.n_bytes > without.engine.core.n_bytes
+    for state in STATES:
+        a, b = (model.logits(state, REQUEST) for model in (without, table))
+        for qid in REQUEST:
+            np.testing.assert_array_equal(a[qid], b[qid])
+
+
+def test_a_large_embedding_has_8_bits() -> None:
+    """One of more than 32 MB; the core is asked alone, because painting a model of that size takes long."""
+    rng = np.random.default_rng(0)
+    sizes = {"d_model": 64, "d_ff": 32, "n_vocab": 300_000, "n_layers": 1, "n_decision_blocks": 0}
+    constants: dict[str, Any] = {
+        "n_heads": 1, "n_decision_heads": 1, "window": 8, "max_positions": 16, "norm_eps": 1e-5,
+        "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
+    }  # fmt: skip
+    kept = {}
+    for precision in border.PRECISIONS:
+        core = border.CoreModel(**sizes, **constants, precision=precision, dtypes={"token_embd.weight": "f16"})
+        for name, shape in border.tensor_shapes(**sizes).items():
+            dtype = "f16" if name == "token_embd.weight" else "f32"
+            values = rng.standard_normal(shape, np.float32)
+            core.set(name, values.astype(np.float16).view(np.uint16) if dtype == "f16" else values, dtype)
+        core.freeze()
+        kept[precision] = core.parameters
+    assert kept["exact"]["f16"] == 64 * 300_000
+    assert kept["int8"]["int8"] >= 64 * 300_000
+    assert "f16" not in kept["int8"]
