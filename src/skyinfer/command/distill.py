@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--size", metavar="NAME", default="pico", help="of the student: pico, nano or micro (default: pico)")
     add("--architecture", metavar="NAME", help="of the student: s1, a Laya model (default), or s2")
-    add("--init", metavar="DIR", help="start from this checkpoint")
+    add("--init", metavar="MODEL", help="start from this checkpoint or GGUF file")
     add("--epochs", metavar="N", type=float, help="passes over the answers (default: by their number)")
     add(
         "--seed", metavar="S", type=int, default=0, help="of training, and of the states that are held out (default: 0)"

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="s1, a Laya model (default), or s2, which reads a state once for all questions",
     )
-    add("--init", metavar="DIR", help="start from this checkpoint: its weights, size and tokenizer")
+    add("--init", metavar="MODEL", help="start from this checkpoint or GGUF file: its weights, size and tokenizer")
     add("--epochs", metavar="N", type=float, help="passes over the rows (default: by their number)")
     add("--seed", metavar="S", type=int, default=0, help="same seed, same bytes (default: 0)")
     add("--vocab-size", metavar="N", type=int, help="tokens of the tokenizer (default: by the size)")

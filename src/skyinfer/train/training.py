@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FormatError, SkyinferError
+from ..files import places
 from ..files.paths import checked_path
 from ..runtime.cpus import available_cpus
 from ..schema import QUESTION_TYPES
@@ -56,6 +58,7 @@ except ImportError as error:
 
 from .fitting import Fit, Plan, kept, run, scores, workers
 from .network import Encoder, Network
+from .restoring import restore
 from .set_network import SetNetwork
 from .start import Start, as_float16, from_checkpoint, new_model
 
@@ -115,7 +118,8 @@ def train_rows(
             states; 0 keeps none.
         seed: same seed, rows and options: same bytes, for any number of threads, on one machine and version of torch.
         threads: default the CPUs that the process may use.
-        init: a checkpoint directory to start from: its weights, sizes and tokenizer.
+        init: a model to start from, its weights, sizes and tokenizer: a checkpoint directory, a GGUF file that
+            `skyinfer convert` wrote, or the name of one that comes with skyinfer or lies on the hub.
         augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
             "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0), "spaces" (in
             string states) and "extra" (a key that means nothing); True for all, False for none.
@@ -207,7 +211,8 @@ def train(
             states; 0 keeps none.
         seed: same seed, rows and options: same bytes, for any number of threads, on one machine and version of torch.
         threads: default the CPUs that the process may use.
-        init: a checkpoint directory to start from: its weights, sizes and tokenizer.
+        init: a model to start from, its weights, sizes and tokenizer: a checkpoint directory, a GGUF file that
+            `skyinfer convert` wrote, or the name of one that comes with skyinfer or lies on the hub.
         augment: what is varied of the examples, so that the model answers by what is said and not by how: any of
             "options" (the order of a choice's), "keys" (their order in objects), "numbers" (57 and 57.0), "spaces" (in
             string states) and "extra" (a key that means nothing); True for all, False for none.
@@ -341,7 +346,12 @@ class _Training:
 
     def _start(self) -> Start:
         if self.options.init is not None:
-            return from_checkpoint(self.options.init, self.options, self.staged)
+            place = places.find(str(self.options.init)).path
+            if place.is_dir():
+                return from_checkpoint(place, self.options, self.staged)
+            with tempfile.TemporaryDirectory(prefix="skyinfer-") as directory:
+                restore(place, Path(directory))
+                return from_checkpoint(Path(directory), self.options, self.staged)
         self.progress("learning a tokenizer", 0, 1)
         return new_model(self.dataset, self.options, self.augmentation, self.staged)
 
