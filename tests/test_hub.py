@@ -282,6 +282,36 @@ def test_a_broken_download_goes_on_where_it_broke(server: HubServer, gguf: bytes
     assert ranges == [None, "bytes=7000-", "bytes=19000-"]
 
 
+# A process that is killed when the connection breaks, before it asks for the rest.
+_KILLED = """
+import os, signal, sys, time
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 1000
+time.sleep = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+import skyinfer
+skyinfer.load(sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no SIGKILL")
+def test_after_a_process_was_killed_the_next_one_has_the_finished_files_and_whole_ones(
+    server: HubServer, checkpoint: Path, answer: Any
+) -> None:
+    """The file that it was killed in begins anew (huggingface_hub 2.4) or goes on, and is the right one either way."""
+    server.repos["sky/laya"] = repo(checkpoint)
+    server.broken["model.safetensors"] = [7000] * 5
+    killed = subprocess.run([sys.executable, "-c", _KILLED, "sky/laya"], capture_output=True, timeout=120)
+    assert killed.returncode == -9
+    assert sum(path.stat().st_size for path in Path("home").rglob("*.incomplete")) >= 7000
+    server.broken.clear()
+    server.asked.clear()
+    assert command("pull", "sky/laya").returncode == 0
+    assert answer_of("sky/laya") == answer
+    again = {one.path.rpartition("/-/")[2] for one in server.asked if one.method == "GET" and "/-/" in one.path}
+    assert "model.safetensors" in again
+    assert len(again) < len(DATA_FILES) + 1
+
+
 def test_finished_files_are_kept_after_a_failure(
     server: HubServer, checkpoint: Path, monkeypatch: Any, answer: Any
 ) -> None:
