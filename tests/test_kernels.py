@@ -229,6 +229,11 @@ def exact_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float | N
         (9, 200, 64, None, -1),
         (1, 97, 33, None, -1),
         (12, 32, 128, None, -1),
+        (1, 1, 2, None, -1),
+        (3, 3, 64, None, -1),
+        (5, 5, 6, None, -1),
+        (40, 8, 33, None, -1),
+        (8, 9, 96, None, -1),
     ],
 )
 def test_attention(isa: str, n_queries: int, n_keys: int, d_head: int, base: float | None, window: int) -> None:
@@ -263,7 +268,7 @@ def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
 def test_attention_shows_faulty_scores(isa: str, where: str, fault: float) -> None:
     """A softmax over a NaN or an infinity gives NaN, never weights that look like any others."""
     rng = np.random.default_rng(8)
-    for n in (1, 20, 41):
+    for n in (1, 5, 8, 9, 20, 41):
         rows = {name: np.abs(normal(rng, n, 16)) for name in ("q", "k", "v")}
         rows[where][n // 2, 3] = fault
         out = np.zeros((n, 16), np.float32)

@@ -1,7 +1,8 @@
 /* One attention head of one sequence over the register tile of gemm_tpl.h, while its keys, values and scores are in cache.
  *
  * Keys are rotated and turned into panels once. Then, a tile of queries at a time: rotate and scale them, QK^T over
- * the panels that the window touches, softmax in place, PV straight from v's own rows. No score leaves the tile.
+ * the panels that the window touches, softmax in place, PV straight from v's own rows. No score leaves the tile. A few keys
+ * without positions, as the options of a question are, go without panels.
  */
 #ifndef SKY_ATTENTION_TPL_H
 #define SKY_ATTENTION_TPL_H
@@ -144,8 +145,47 @@ static void replace_hidden(const sky_attention *a, int query, int begin, int end
             scores[key] = value;
 }
 
+/* Where there are few keys, and neither positions nor a window, packing them would take most of the time, so a score is a product of
+ * two rows. */
+enum { FEW_KEYS = 8 };
+
+static void attend_to_few(const sky_attention *a)
+{
+    const int d_head = a->q.cols, whole = d_head / VL * VL, tail = d_head - whole, n_keys = a->k.rows;
+    const int width = (n_keys + VL - 1) / VL * VL;
+    float scores[FEW_KEYS + VL];
+    for (int query = 0; query < a->q.rows; query++) {
+        const float *q = a->q.data + (ptrdiff_t)query * a->q.stride;
+        float *out = a->out.data + (ptrdiff_t)query * a->out.stride;
+        for (int key = 0; key < n_keys; key++) {
+            const float *k = a->k.data + (ptrdiff_t)key * a->k.stride;
+            vf sum = v_set1(0.0f);
+            for (int j = 0; j < whole; j += VL)
+                sum = v_fma(v_load(q + j), v_load(k + j), sum);
+            if (tail)
+                sum = v_fma(v_load_part(q + whole, tail), v_load_part(k + whole, tail), sum);
+            scores[key] = v_sum(sum) * a->scale;
+        }
+        const vf inverse_sum = v_set1(softmax_row(scores, 0, n_keys, width));
+        for (int j = 0; j < d_head; j += VL) {
+            const float *v = a->v.data + j;
+            vf sum = v_set1(0.0f);
+            for (int key = 0; key < n_keys; key++, v += a->v.stride)
+                sum = v_fma(v_set1(scores[key]), j < whole ? v_load(v) : v_load_part(v, tail), sum);
+            if (j < whole)
+                v_store(out + j, v_mul(sum, inverse_sum));
+            else
+                v_store_part(out + j, v_mul(sum, inverse_sum), tail);
+        }
+    }
+}
+
 static void attention(const sky_attention *a)
 {
+    if (a->k.rows <= FEW_KEYS && !a->rope_cos && !a->position && a->window < 0) {
+        attend_to_few(a);
+        return;
+    }
     const int d_head = a->q.cols, half = d_head / 2, n_keys = a->k.rows;
     const int n_panels = (n_keys + PANEL_COLS - 1) / PANEL_COLS;
     float *panels = a->scratch;
