@@ -62,7 +62,7 @@ def tile_edges(isa: str) -> list[tuple[int, int, int]]:
     rows, cols = Kernels(isa).tile
     edges = [(m, n, 37) for m in (1, rows - 1, rows, rows + 1) for n in (1, cols - 1, cols, cols + 1)]
     tails = [(m, cols + 7, 5) for m in range(1, rows + 1)]
-    long = [(13, 53, 257), (19, 41, 1025), (9, 35, 2624)]
+    long = [(13, 53, 257), (19, 41, 1025), (9, 35, 2624), (301, 5, 1031)]  # the last in several blocks of rows
     return [*edges, *tails, (2 * rows + 3, 61, 1), (7, 97, 131), (29, 2 * cols, 64), *long]
 
 

@@ -7,6 +7,8 @@
 
 #define TILE_ROWS 6
 #define HALF_WEIGHTS 1
+#define K_PART 512 /* 32 KB a panel, beside 384 KB of A: many CPUs without AVX-512 have an L2 cache of 512 KB */
+#define A_BLOCK_FLOATS (384 << 8)
 
 /* 8-bit products without VNNI: pairs of weights, widened to 16 bits, times pairs of activations of as many, which no sum can
  * overflow. vpmaddubsw would: 255 * 127 * 2 does not fit into 16 bits. */

@@ -35,8 +35,8 @@ SKY_INLINE void load_cols(const float *c, int cols, vf *x0, vf *x1)
     }
 }
 
-/* acc, spilled to `t` [rows, PANEL_COLS], through an activation. Kept out of the tile so that each is compiled once. */
-static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, int panel)
+/* c's tile from the sums `t` [rows, PANEL_COLS]. Kept out of the tile so that each activation is compiled once. */
+static void finish_spilled(const sky_gemm *g, const float *t, int rows, int row, int panel)
 {
     if (g->epilogue == SKY_EPILOGUE_GATED) {
         const int first = panel * VL, cols = g->c.cols - first < VL ? g->c.cols - first : VL;
@@ -60,25 +60,35 @@ static void activate_tile(const sky_gemm *g, const float *t, int rows, int row, 
         if (g->epilogue == SKY_EPILOGUE_GELU) {
             y0 = v_gelu(y0);
             y1 = v_gelu(y1);
-        } else {
+        } else if (g->epilogue == SKY_EPILOGUE_RELU) {
             y0 = v_max(v_set1(0.0f), y0);
             y1 = v_max(v_set1(0.0f), y1);
+        } else if (g->residual.data) {
+            vf r0, r1;
+            load_cols(g->residual.data + (ptrdiff_t)(row + i) * g->residual.stride + first, cols, &r0, &r1);
+            y0 = v_add(y0, r0);
+            y1 = v_add(y1, r1);
         }
         store_cols(g->c.data + (ptrdiff_t)(row + i) * g->c.stride + first, y0, y1, cols);
     }
 }
 
-/* c's tile from the sums acc */
+SKY_INLINE void spill_and_finish(const int rows, const sky_gemm *g, int row, int panel, vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    float spilled[TILE_ROWS * PANEL_COLS];
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        v_store(spilled + i * PANEL_COLS, acc[i][0]);
+        v_store(spilled + i * PANEL_COLS + VL, acc[i][1]);
+    }
+    finish_spilled(g, spilled, rows, row, panel);
+}
+
+/* c's tile from the sums acc, straight from the registers where that is simple */
 SKY_INLINE void tile_finish(const int rows, const sky_gemm *g, int row, int panel, vf acc[TILE_ROWS][PANEL_VECTORS])
 {
     if (g->epilogue != SKY_EPILOGUE_LINEAR) {
-        float spilled[TILE_ROWS * PANEL_COLS];
-        SKY_UNROLL
-        for (int i = 0; i < rows; i++) {
-            v_store(spilled + i * PANEL_COLS, acc[i][0]);
-            v_store(spilled + i * PANEL_COLS + VL, acc[i][1]);
-        }
-        activate_tile(g, spilled, rows, row, panel);
+        spill_and_finish(rows, g, row, panel, acc);
         return;
     }
     const int first = panel * PANEL_COLS, cols = g->c.cols - first;

@@ -3,10 +3,10 @@
  * PANEL_VECTORS vectors make a panel.
  *
  * The tile is TILE_ROWS x PANEL_VECTORS accumulators that never leave their registers while k runs; one weight vector
- * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. Up to K_PART a panel and a megabyte of A stay
- * in the L2 cache while all row tiles pass over the panel, so shorter parts of k gain nothing, but both prefetches below do
- * (measured, benchmarks/LOG.md). A panel of 16-bit weights is widened by the first row tile, whose multiply-adds hide it, into a
- * buffer that stays in the L2 cache for the other tiles.
+ * load feeds TILE_ROWS fused multiply-adds and each element of A is broadcast. A panel of K_PART and A_BLOCK_FLOATS of A stay in the
+ * L2 cache while all row tiles pass over the panel: where a file says nothing 128 KB and 512 KB, for caches of 1 MB. Both prefetches
+ * below gain more than other blocks do (measured, benchmarks/LOG.md). A panel of 16-bit weights is widened by the first row tile,
+ * whose multiply-adds hide it, into a buffer that stays in the L2 cache for the other tiles.
  * The same tile computes QK^T and PV in attention_tpl.h. Rows past the last whole tile take a shorter tile of the same order
  * of operations, so a row's bits do not depend on where it falls.
  */
@@ -14,8 +14,10 @@
 #define SKY_GEMM_TPL_H
 
 #define FLOATS_PER_LINE 16
-#define A_BLOCK_FLOATS (1 << 18)
+#ifndef A_BLOCK_FLOATS
+#define A_BLOCK_FLOATS (1 << 17)
 #define K_PART SKY_MAX_K_PART
+#endif
 #define WEIGHT_BYTES(type) ((type) == SKY_WEIGHT_F32 ? sizeof(float) : sizeof(uint16_t))
 #define L1_STEPS 4 /* of k between asking the L2 cache for a row of w and using it */
 
@@ -77,44 +79,20 @@ SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel,
     tile_finish(rows, g, row, panel, acc);
 }
 
-/* One function for each height, so that `rows` is a constant in every tile. */
-#define GEMM_TILE(R) \
-    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, \
-                                           int ahead_bytes) \
-    { gemm_tile(R, g, row, panel, w, ahead, ahead_bytes); }
-GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4)
-#if TILE_ROWS > 4
-GEMM_TILE(5) GEMM_TILE(6)
-#endif
-#if TILE_ROWS > 6
-GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
-#endif
-
-typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, int ahead_bytes);
-static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {
-    NULL, gemm_tile_1, gemm_tile_2, gemm_tile_3, gemm_tile_4,
-#if TILE_ROWS > 4
-    gemm_tile_5, gemm_tile_6,
-#endif
-#if TILE_ROWS > 6
-    gemm_tile_7, gemm_tile_8, gemm_tile_9, gemm_tile_10, gemm_tile_11, gemm_tile_12,
-#endif
-};
-
 #if HALF_WEIGHTS
 SKY_INLINE vf load_halves(const sky_weight_type type, const uint16_t *w)
 {
     return type == SKY_WEIGHT_F16 ? v_load_f16(w) : v_load_bf16(w);
 }
 
-/* A tile of all rows from a panel of 16-bit weights, which it leaves as floats in g's scratch for the tiles after it. */
-SKY_INLINE void widening_tile(const sky_weight_type type, const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead,
-                              int ahead_bytes)
+/* The same from a panel of 16-bit weights, which are left as floats at `wide`, each row of them wide_step floats behind the one
+ * before; a step of 0 leaves nothing. */
+SKY_INLINE void widening_tile(const int rows, const sky_weight_type type, const sky_gemm *g, int row, int panel, const uint16_t *w,
+                              const char *ahead, int ahead_bytes, float *wide, int wide_step)
 {
     const float *a = g->a.data + (ptrdiff_t)row * g->a.stride;
-    float *wide = g->scratch;
     vf acc[TILE_ROWS][PANEL_VECTORS];
-    tile_clear(TILE_ROWS, acc);
+    tile_clear(rows, acc);
     for (int p = 0; p < g->a.cols; p++) {
         SKY_PREFETCH_L2(ahead);
         ahead += ahead_bytes;
@@ -122,36 +100,52 @@ SKY_INLINE void widening_tile(const sky_weight_type type, const sky_gemm *g, int
         const vf w0 = load_halves(type, w), w1 = load_halves(type, w + VL);
         v_store(wide, w0);
         v_store(wide + VL, w1);
-        tile_step(TILE_ROWS, p, a, g->a.stride, w0, w1, acc);
+        tile_step(rows, p, a, g->a.stride, w0, w1, acc);
         w += PANEL_COLS;
-        wide += PANEL_COLS;
+        wide += wide_step;
     }
-    tile_finish(TILE_ROWS, g, row, panel, acc);
+    spill_and_finish(rows, g, row, panel, acc); /* once a panel: what it costs does not show */
 }
+#endif
 
-static SKY_NOINLINE void widening_tile_f16(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, int ahead_bytes)
-{
-    widening_tile(SKY_WEIGHT_F16, g, row, panel, w, ahead, ahead_bytes);
-}
+/* One function for each height, so that `rows` is a constant in every tile. */
+#define TILE_OF_FLOATS(R) \
+    static SKY_NOINLINE void gemm_tile_##R(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, \
+                                           int ahead_bytes) \
+    { gemm_tile(R, g, row, panel, w, ahead, ahead_bytes); }
+#define TILE_OF_HALVES(R, NAME, TYPE) \
+    static SKY_NOINLINE void NAME##_tile_##R(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, \
+                                             int ahead_bytes, float *wide, int wide_step) \
+    { widening_tile(R, TYPE, g, row, panel, w, ahead, ahead_bytes, wide, wide_step); }
+#if HALF_WEIGHTS
+#define GEMM_TILES(R) TILE_OF_FLOATS(R) TILE_OF_HALVES(R, f16, SKY_WEIGHT_F16) TILE_OF_HALVES(R, bf16, SKY_WEIGHT_BF16)
+#else
+#define GEMM_TILES(R) TILE_OF_FLOATS(R)
+#endif
+GEMM_TILES(1) GEMM_TILES(2) GEMM_TILES(3) GEMM_TILES(4)
+#if TILE_ROWS > 4
+GEMM_TILES(5) GEMM_TILES(6)
+#endif
+#if TILE_ROWS > 6
+GEMM_TILES(7) GEMM_TILES(8) GEMM_TILES(9) GEMM_TILES(10) GEMM_TILES(11) GEMM_TILES(12)
+#endif
+#if TILE_ROWS == 4
+#define ALL_HEIGHTS(NAME) NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4
+#elif TILE_ROWS == 6
+#define ALL_HEIGHTS(NAME) NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6
+#else
+#define ALL_HEIGHTS(NAME) \
+    NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6, NAME##_7, NAME##_8, NAME##_9, NAME##_10, NAME##_11, NAME##_12
+#endif
 
-static SKY_NOINLINE void widening_tile_bf16(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, int ahead_bytes)
-{
-    widening_tile(SKY_WEIGHT_BF16, g, row, panel, w, ahead, ahead_bytes);
-}
+typedef void gemm_tile_fn(const sky_gemm *g, int row, int panel, const float *w, const char *ahead, int ahead_bytes);
+static gemm_tile_fn *const gemm_tiles[TILE_ROWS + 1] = {ALL_HEIGHTS(gemm_tile)};
 
-/* The rows from `row` on that a panel of 16-bit weights is multiplied by while it is widened into g's scratch: a tile's, or where
- * there are fewer up to `last` none. */
-static int widen_panel(const sky_weight_type type, const sky_gemm *g, int row, int last, int panel, const void *w, const char *ahead,
-                       int ahead_bytes)
-{
-    if (last - row >= TILE_ROWS) {
-        (type == SKY_WEIGHT_F16 ? widening_tile_f16 : widening_tile_bf16)(g, row, panel, w, ahead, ahead_bytes);
-        return TILE_ROWS;
-    }
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)g->a.cols * PANEL_COLS; i += VL)
-        v_store(g->scratch + i, load_halves(type, (const uint16_t *)w + i));
-    return 0;
-}
+#if HALF_WEIGHTS
+typedef void widening_tile_fn(const sky_gemm *g, int row, int panel, const uint16_t *w, const char *ahead, int ahead_bytes,
+                              float *wide, int wide_step);
+static widening_tile_fn *const f16_tiles[TILE_ROWS + 1] = {ALL_HEIGHTS(f16_tile)};
+static widening_tile_fn *const bf16_tiles[TILE_ROWS + 1] = {ALL_HEIGHTS(bf16_tile)};
 #endif
 
 /* Of `left` rows. A tile of few rows waits for its own sums, as there are fewer of them than a multiply-add takes cycles and units
@@ -168,8 +162,11 @@ SKY_INLINE int rows_of_tile(int left)
  * once and not once a panel. */
 static void gemm_part(const sky_weight_type type, const sky_gemm *g, size_t panel_bytes, int panel_begin, int panel_end)
 {
-    const int fitting = A_BLOCK_FLOATS / g->a.cols / TILE_ROWS * TILE_ROWS;
-    const int block = fitting > TILE_ROWS ? fitting : TILE_ROWS;
+    if (g->a.rows == 0)
+        return;
+    const int n_fitting = A_BLOCK_FLOATS / g->a.cols > 1 ? A_BLOCK_FLOATS / g->a.cols : 1;
+    const int n_blocks = (g->a.rows + n_fitting - 1) / n_fitting;
+    const int block = (g->a.rows + TILE_ROWS * n_blocks - 1) / (TILE_ROWS * n_blocks) * TILE_ROWS; /* all about as large */
     for (int first = 0; first < g->a.rows; first += block) {
         const int last = g->a.rows - first < block ? g->a.rows : first + block;
         /* While a panel is in use, its row tiles fetch the next one, each its share; else the first tile waits for memory */
@@ -177,18 +174,21 @@ static void gemm_part(const sky_weight_type type, const sky_gemm *g, size_t pane
         const int ahead_bytes = (PANEL_COLS * WEIGHT_BYTES(type) + n_tiles - 1) / n_tiles;
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
-            const float *wide = (const float *)(const void *)w;
+            const float *floats = (const float *)(const void *)w;
             int row = first;
 #if HALF_WEIGHTS
-            if (type != SKY_WEIGHT_F32) {
-                row += widen_panel(type, g, first, last, panel, w, ahead, ahead_bytes);
-                ahead += (size_t)g->a.cols * ahead_bytes * (row > first);
-                wide = g->scratch;
+            if (type != SKY_WEIGHT_F32) { /* the first rows widen the panel for the others, where there are any */
+                const int rows = rows_of_tile(last - first);
+                (type == SKY_WEIGHT_F16 ? f16_tiles : bf16_tiles)[rows](g, row, panel, (const uint16_t *)(const void *)w, ahead,
+                                                                        ahead_bytes, g->scratch, rows < last - first ? PANEL_COLS : 0);
+                ahead += (size_t)g->a.cols * ahead_bytes;
+                floats = g->scratch;
+                row += rows;
             }
 #endif
             for (int rows; row < last; row += rows) {
                 rows = rows_of_tile(last - row);
-                gemm_tiles[rows](g, row, panel, wide, ahead, ahead_bytes);
+                gemm_tiles[rows](g, row, panel, floats, ahead, ahead_bytes);
                 ahead += (size_t)g->a.cols * ahead_bytes;
             }
         }
