@@ -60,6 +60,17 @@ def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: 
     yield kernels.product("head products", n_markers, 1, d, bias=True)
 
 
+def is_tabulated(config: ModelConfig) -> bool:
+    """Whether a table of token ids stands for the first product where nothing else is asked for."""
+    return 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES["exact"]
+
+
+def most_weights(model: skyinfer.Model) -> str:
+    """The type that most of a model's parameters have in memory."""
+    counts = model.engine.core.parameters
+    return max(counts, key=counts.__getitem__)
+
+
 def timed(run: Callable[[], object]) -> float:
     start = perf_counter()
     run()
@@ -71,10 +82,10 @@ def profile(path: str, seconds: float, isa: str | None) -> None:
     plan, asks = forward(model)
     sequences = model.encode(DRONE["state"], DRONE["questions"]).values()
     config, lengths, markers = model.config, [len(one.ids) for one in sequences], [one.options for one in sequences]
-    tabulated = 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES
-    steps = list(operations(config, tabulated, Kernels(model.isa, lengths), markers))
+    tabulated, weights = is_tabulated(config), most_weights(model)
+    steps = list(operations(config, tabulated, Kernels(model.isa, lengths, weights), markers))
     least = replace(config, d_model=2 * math.lcm(config.n_heads, config.n_decision_heads), d_ff=1)
-    calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(lengths)), [1] * len(lengths)))
+    calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(lengths), weights), [1] * len(lengths)))
     n_calls, flops = Counter(step.kind for step in steps), Counter[str]()
     for step in steps:
         flops[step.kind] += step.flops

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import skyinfer
+from skyinfer.runtime.cpus import available_cpus
 
 ROOT = Path(__file__).parents[1]
 PAINTED = ROOT / "examples" / "painted"
@@ -172,3 +173,12 @@ def test_benchmarks_are_collected_beside_tests_and_without_their_plugin() -> Non
         assert run.returncode == 0, run.stdout + run.stderr
         assert expected in run.stdout
         assert ("test_forward_speed.py" in run.stdout) == ("--benchmark-only" in extra)
+
+
+@pytest.mark.skipif(available_cpus() < 2, reason="needs a CPU for the second process")
+def test_a_pass_is_timed_beside_another_process() -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "beside.py", PAINTED, "--rounds", "1", "--seconds", "0.01"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"weights in f32: [1-9]\d* quiet passes, [1-9]\d* busy ones", out)
+    for line in ("median", "first decile", "of the peak"):
+        assert re.search(rf"^{line} +[\d.]+", out, re.MULTILINE)
