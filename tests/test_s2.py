@@ -76,14 +76,19 @@ REFERENCE = SetReference(
 )
 
 
-def core_of(isa: str, table: bool = False) -> border.CoreModel:
+def core_of(isa: str, table: bool = False, weights: str = "f32") -> border.CoreModel:
+    """`weights`: as they are kept, "f32", "f16" or "int8"."""
     core = border.CoreModel(
         **SIZES, n_heads=4, n_decision_heads=2, window=WINDOW, max_positions=256, norm_eps=1e-5,
         rope_base_global=160000.0, rope_base_local=10000.0, activation="gelu", architecture="s2",
         layer_is_global=GLOBAL, qkv_table_bytes=1 << 20 if table else 0, isa=isa,
+        precision="int8" if weights == "int8" else "exact",
     )  # fmt: skip
     for name, values in WEIGHTS.items():
-        core.set(name, values)
+        if weights == "f16" and values.ndim == 2:
+            core.set(name, values.astype(np.float16), "f16")
+        else:
+            core.set(name, values)
     core.freeze()
     return core
 
@@ -143,7 +148,6 @@ def reference(n: int) -> list[dict[str, np.ndarray]]:
     return kept
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("table", [False, True], ids=["products", "table"])
 def test_scores_and_activations_are_the_references(isa: str, table: bool) -> None:
     core = core_of(isa, table)
@@ -164,9 +168,9 @@ def test_scores_and_activations_are_the_references(isa: str, table: bool) -> Non
             np.testing.assert_allclose(values, own, rtol=2e-5, atol=4e-5 * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_bits_depend_on_nothing_beside_a_question_and_its_state(isa: str) -> None:
-    core = core_of(isa)
+@pytest.mark.parametrize("weights", ["f32", "f16", "int8"])
+def test_bits_depend_on_nothing_beside_a_question_and_its_state(isa: str, weights: str) -> None:
+    core = core_of(isa, weights=weights)
     rng = np.random.default_rng(3)
     questions = some_questions(rng, (4, 0), (2, 2), (11, 0), (3, 1), (40, 0))
     alone = [made_ready(core, [one]) for one in questions]

@@ -10,14 +10,14 @@ enum { N_SETS = 3, N_STATES = 4, MOST_QUESTIONS = 4, MOST_OPTIONS = 24, MOST_IDS
 
 static const float canary = 12345.678f;
 
-static sky_model *painted_s2(const char *isa, size_t qkv_table_bytes)
+static sky_model *painted_s2(const char *isa, size_t qkv_table_bytes, sky_precision precision)
 {
     static const uint8_t is_global[LAYERS] = {1, 0, 0, 1};
     const sky_model_params params = {
         .architecture = SKY_ARCH_S2, .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS,
         .n_decision_blocks = BLOCKS, .n_decision_heads = 3, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f,
         .rope_base_global = 160000.0f, .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
-        .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
+        .qkv_table_bytes = qkv_table_bytes, .precision = precision, .isa = isa, .n_cpus = PAINTED_CPUS};
     sky_model *m;
     expect(sky_model_create(&params, &m) == SKY_OK, isa, "sky_model_create", 0);
     const int n = sky_tensors(&params, NULL, 0);
@@ -89,9 +89,9 @@ static sky_plan *plan_for(const sky_model *m, const char *isa, const sky_ask *as
     return plan;
 }
 
-static void set_up(fixture *f, const char *isa, size_t qkv_table_bytes)
+static void set_up(fixture *f, const char *isa, size_t qkv_table_bytes, sky_precision precision)
 {
-    f->model = painted_s2(isa, qkv_table_bytes);
+    f->model = painted_s2(isa, qkv_table_bytes, precision);
     seed = 21;
     for (int i = 0; i < N_STATES * 80; i++)
         f->states[i / 80][i % 80] = random_below(VOCAB);
@@ -298,8 +298,8 @@ int main(void)
     static fixture f;
     for (int i = 0; sky_isa_name(i); i++)
         if (sky_isa_supported(sky_isa_name(i)))
-            for (int tabled = 0; tabled < 2; tabled++) {
-                set_up(&f, sky_isa_name(i), tabled ? 1 << 20 : 0);
+            for (int kind = 0; kind < 3; kind++) { /* as it is, with a table of tokens, with 8-bit weights */
+                set_up(&f, sky_isa_name(i), kind == 1 ? 1 << 20 : 0, kind == 2 ? SKY_PRECISION_INT8 : SKY_PRECISION_EXACT);
                 check_runs(&f, sky_isa_name(i));
                 check_callers(&f, sky_isa_name(i));
                 check_refusals(&f, sky_isa_name(i));
