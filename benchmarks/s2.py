@@ -2,9 +2,9 @@
 
     python benchmarks/s2.py [--rounds 300] [--steps 10000] [--isa NAME]
 
-Both are painted (tests/checkpoints.py) with one tokenizer, so they read the same texts; weights do not change a pass's
-time. In each round every call is timed once, in an order that is drawn anew. Printed are the medians and first deciles,
-and how many times as fast s2 is by the latter, which other load on the machine changes least.
+"shipped" is s1-pico against s2-pico; others are painted (tests/checkpoints.py) with one tokenizer, and weights do not
+change a pass's time. In each round every call is timed once, in an order that is drawn anew. Printed are medians and
+first deciles, and how many times as fast s2 is by the latter, which other load on the machine changes least.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import skyinfer
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from checkpoints import SIZES, paint
 
+SHIPPED = "shipped"
 _LABELS = (
     "answer",
     "ignore",
@@ -95,6 +96,15 @@ def step_of(model: skyinfer.Model, questions: dict[str, Any], states: list[str])
     return lambda number: compiled.step(states[number % len(states)])
 
 
+def models_of(size: str, folder: Path, isa: str | None) -> dict[str, skyinfer.Model]:
+    """One of each architecture."""
+    found = {}
+    for name in ("s1", "s2"):
+        path = f"{name}-pico" if size == SHIPPED else paint(folder / size / name, **SIZES[size], architecture=name)
+        found[name] = skyinfer.load(path, threads=1, isa=isa)
+    return found
+
+
 def rows_of(models: dict[str, skyinfer.Model]) -> dict[str, dict[str, Call]]:
     """What is timed of one size: a call for each architecture, given the number of the round."""
     questions = DRONE["questions"]
@@ -121,7 +131,7 @@ def rows_of(models: dict[str, skyinfer.Model]) -> dict[str, dict[str, Call]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["pico", "nano"])
+    parser.add_argument("--sizes", nargs="+", choices=[SHIPPED, *SIZES], default=[SHIPPED, "pico", "nano"])
     parser.add_argument("--rounds", type=int, default=300, help="of each call that is timed")
     parser.add_argument("--steps", type=int, default=10_000, help="single calls whose 99th percentile is printed")
     parser.add_argument("--isa")
@@ -131,12 +141,7 @@ def main() -> None:
     print(f"{'size':<8}{'median and first decile of each':<52}")
     with tempfile.TemporaryDirectory() as folder:
         for size in options.sizes:
-            models = {
-                name: skyinfer.load(
-                    paint(Path(folder, size, name), **SIZES[size], architecture=name), threads=1, isa=options.isa
-                )
-                for name in ("s1", "s2")
-            }
+            models = models_of(size, Path(folder), options.isa)
             gc.freeze()
             for row, calls in rows_of(models).items():
                 taken = in_turn(calls, options.rounds)

@@ -182,3 +182,10 @@ def test_a_pass_is_timed_beside_another_process() -> None:
     assert re.search(r"weights in f32: [1-9]\d* quiet passes, [1-9]\d* busy ones", out)
     for line in ("median", "first decile", "of the peak"):
         assert re.search(rf"^{line} +[\d.]+", out, re.MULTILINE)
+
+
+def test_s2_is_timed_in_turn_with_s1() -> None:
+    command = [sys.executable, "s2.py", "--sizes", "shipped", "--rounds", "2", "--steps", "5"]
+    run = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(re.findall(r"^shipped .* [\d.]+ x$", run.stdout, re.MULTILINE)) == 5
