@@ -115,6 +115,8 @@ def test_seeds_of_training_and_of_judgement_are_apart(monkeypatch: pytest.Monkey
 class Oracle:
     """In place of a model: reads margin off the text, finds danger in altitude alone, thrusts below a gap's middle."""
 
+    architecture = "s1"
+
     def compile(self, questions: dict[str, Any]) -> Oracle:
         self.n = len(questions)
         return self

@@ -33,8 +33,7 @@ _OF_S1 = {
     "danger ECE, at most": 0.03,
     "margin accuracy": 0.95,
 }
-# by architecture
-REQUIRED = {
+REQUIRED = {  # by architecture
     "s1": _OF_S1,
     "s2": _OF_S1
     | {"flights that survive": 1.0, "danger AUC": 0.995, "danger ECE, at most": 0.01, "margin accuracy": 0.9995},
@@ -107,14 +106,9 @@ def judge_states(model: Model, seen: Collection[str], n: int) -> dict[str, Any]:
 
 
 def judge(
-    model: Model,
-    seen: Collection[str],
-    n_flights: int,
-    frames: int,
-    say: Callable[[str], None],
-    architecture: str = "s1",
+    model: Model, seen: Collection[str], n_flights: int, frames: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All scores, with flights at the highest difficulty, and whether they reach what is required of `architecture`."""
+    """All scores, with flights at the highest difficulty, and whether they reach what is required."""
     scores = judge_states(model, seen, N_STATES)
     say(f"judged {scores['states']:,} states")
     hardest = DIFFICULTIES[-1]
@@ -136,7 +130,7 @@ def judge(
         "flights that survive": flown["model"]["survived"] / n_flights,
     }
     scores["reached"] = reached
-    scores["required"] = required = REQUIRED[architecture]
+    scores["required"] = required = REQUIRED[model.architecture]
     scores["met"] = {
         name: reached[name] <= bound if name.endswith("at most") else reached[name] >= bound
         for name, bound in required.items()

@@ -246,8 +246,7 @@ def _run(out: Path, recipe: Recipe, n_flights: int, minutes: float, say: Say) ->
     file = convert(checkpoint, out / f"{recipe.name}.gguf", outtype="f16", name=recipe.name, force=True)
     say(f"{file}: {file.stat().st_size:,} bytes")
     seen = {row["state"] for n in range(recipe.rounds) for _, row in read_rows(out / f"rows-{n}.jsonl")}
-    frames = round(minutes * 60 * FRAMES_PER_SECOND)
-    scores = judge(load(file), seen, n_flights, frames, say, recipe.architecture)
+    scores = judge(load(file), seen, n_flights, round(minutes * 60 * FRAMES_PER_SECOND), say)
     report = {"recipe": asdict(recipe), "bytes": file.stat().st_size, "states": len(seen)} | scores
     with WholeFile(out / "report.json", replace=True).writing() as stream:
         stream.write(json.dumps(report, indent=1).encode() + b"\n")
