@@ -66,8 +66,9 @@ def whole_number(value: Any, what: str, least: int, most: int | None = None) -> 
         ValueError: it is not.
     """
     number = python_scalar(value)
-    if isinstance(number, int) and not isinstance(number, bool) and number >= least and number <= (most or number):
-        return number
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    if is_whole and least <= number and (most is None or number <= most):
+        return int(number)
     wanted = f"a whole number, {least} or more" if most is None else f"{least} to {most}"
     raise ValueError(f"{what}: expected {wanted}, got {short(value)}")
 
