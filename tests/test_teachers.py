@@ -149,6 +149,46 @@ def test_what_cannot_be_learned_from_ends_the_run(status: int, body: bytes, mess
     assert str(caught.value).startswith(f"{url}/v1/systemone: ")
 
 
+def test_a_key_goes_to_no_address_that_an_answer_names() -> None:
+    asked: list[str] = []
+
+    def elsewhere(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes]:
+        asked.append(request.headers["authorization"])
+        return right(body)
+
+    with endpoint(elsewhere) as other:
+        for status in (301, 302, 303, 307, 308):
+            answer = (status, {"location": other}, b"")
+            with endpoint(lambda *_, answer=answer: answer) as url, pytest.raises(TeacherError, match=f"{status}: "):
+                list(RemoteTeacher(url, QUESTIONS, key="secret").ask(STATES[:1]))
+    assert asked == []
+
+
+def test_a_fault_does_not_wait_for_requests_that_are_to_be_tried_again() -> None:
+    waiting = threading.Event()
+
+    def answer(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes]:
+        if body["state"] == STATES[0]:
+            waiting.wait(10)
+            return 404, {}, b""
+        waiting.set()
+        return 503, {"retry-after": "30"}, b""
+
+    with endpoint(answer) as url:
+        start = time.monotonic()
+        with pytest.raises(TeacherError, match="404"):
+            list(RemoteTeacher(url, QUESTIONS, at_once=2).ask(STATES[:2]))
+        assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize(
+    "options", [{"at_once": 0}, {"retries": -1}, {"rate": 0}, {"rate": float("nan")}, {"seconds": 0}]
+)
+def test_numbers_that_no_endpoint_can_be_asked_with(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}: expected"):
+        RemoteTeacher("http://localhost", QUESTIONS, **options)
+
+
 def test_nobody_there_and_addresses_that_are_none() -> None:
     with endpoint(lambda number, asked, request: None) as url:
         pass
@@ -192,6 +232,24 @@ def test_answers_are_kept_for_the_same_teacher_and_questions(tmp_path: Path) -> 
         path.write_bytes(whole + line + b"\n")
         with pytest.raises(FormatError, match=f"line 4: .*{message}"):
             KeptAnswers(path, "t", QUESTIONS)
+    path.write_bytes(whole[:-1])  # as some editors leave it
+    assert KeptAnswers(path, "t", QUESTIONS).found == kept.found
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"notes\nof last year", b'{"state": 1, "answers": {}}', b'{"state": 1}\n{"state": 2', b'{"state": 1}\n{"id": 2',
+        b"\xff",
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_something_else_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    with pytest.raises(FormatError):
+        KeptAnswers(path, "t", QUESTIONS)
+    assert path.read_bytes() == content
 
 
 def test_states_of_files(tmp_path: Path) -> None:
@@ -208,5 +266,10 @@ def test_states_of_files(tmp_path: Path) -> None:
         rows.write_text(content)
         with pytest.raises(SkyinferError, match=message):
             states_of(rows)
+    for content, message in ((b"a\n\xff\n", "line 2: is not UTF-8"), (b"\xef\xbb\xbfa\n", "line 1: begins with")):
+        for path in (texts, rows):
+            path.write_bytes(content if path is texts else content.replace(b"a", b'{"state": 1}'))
+            with pytest.raises(FormatError, match=message):
+                states_of(path)
     with pytest.raises(SkyinferError, match=r"\.jsonl"):
         states_of(tmp_path / "states.csv")

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import skyinfer  # noqa: E402
 from skyinfer.distillation import Distillation, LocalTeacher, distill, distilling  # noqa: E402
 from skyinfer.distillation.teachers import Taught  # noqa: E402
-from skyinfer.errors import SkyinferError  # noqa: E402
+from skyinfer.errors import RequestError, SkyinferError  # noqa: E402
 
 PAINTED = Path(__file__).parents[1] / "examples" / "painted"
 
@@ -41,7 +41,7 @@ class Function:
 
 def test_a_student_learns_what_its_teacher_says(tmp_path: Path) -> None:
     rule, out, said = Function(), tmp_path / "student", []
-    options: dict[str, Any] = {**QUICK, "epochs": 60, "progress": False, "say": said.append}
+    options: dict[str, Any] = {**QUICK, "epochs": 20, "progress": False, "say": said.append}
     found = distill([*STATES, *STATES[:5]], QUESTIONS, rule, out, **options)
     assert isinstance(found, Distillation)
     assert rule.asked == STATES  # each once
@@ -58,7 +58,7 @@ def test_a_student_learns_what_its_teacher_says(tmp_path: Path) -> None:
         p = answers["act"]["probabilities"]
         agreed.append(max(p, key=p.get) == max(right["act"], key=right["act"].get))
         kl.append(sum(q * math.log(q / p[name]) for name, q in right["act"].items()))
-    act = report["agreement"]["act"]
+    act = report["agreement"]["questions"]["act"]
     assert act["accuracy"]["value"] == pytest.approx(np.mean(agreed))
     assert act["kl"] == pytest.approx(np.mean(kl), abs=1e-6)
     assert act["kl"] < 0.05
@@ -98,6 +98,39 @@ def test_what_is_said_before_an_interruption_is_kept(tmp_path: Path, monkeypatch
         distill(STATES[:30], QUESTIONS, rule, tmp_path / "out")
 
 
+def test_states_are_those_that_a_model_takes(tmp_path: Path) -> None:
+    for wrong in (None, {"at": object()}):
+        with pytest.raises(RequestError) as caught:
+            distill([*STATES[:2], STATES[0], wrong], QUESTIONS, Function(), tmp_path / "out")
+        assert caught.value.loc[:2] == ("states", 3)
+    rule = Function()
+    states = [{"light": "red", "car": np.int32(1), "n": np.float64(n)} for n in range(48)]
+    distill(states, QUESTIONS, rule, tmp_path / "out", only_cost=True, progress=False)
+    assert rule.asked == [{"light": "red", "car": 1, "n": 0.0}]
+    assert json.loads((tmp_path / "out.answers.jsonl").read_text())["state"] == rule.asked[0]
+
+
+def test_a_question_may_be_called_all(tmp_path: Path) -> None:
+    questions = {"all": QUESTIONS["act"], "safe": QUESTIONS["safe"]}
+
+    class Renamed(Function):
+        def ask(self, states: Any) -> Any:
+            for taught in super().ask(states):
+                yield taught._replace(answers={"all": taught.answers["act"], "safe": taught.answers["safe"]})
+
+    found = distill(STATES, questions, Renamed(), tmp_path / "out", **QUICK, progress=False)
+    assert found is not None
+    agreement = found.report["agreement"]
+    assert (agreement["all"]["n"], agreement["questions"]["all"]["n"]) == (10, 5)
+    # of 0.9 and 0.1, or 0.2 and 0.8, however many of each
+    entropy = agreement["questions"]["all"]["teacher_entropy"]
+    assert 0.325 < entropy < 0.501
+    assert agreement["all"]["teacher_entropy"] == pytest.approx(
+        (entropy + agreement["questions"]["safe"]["teacher_entropy"]) / 2
+    )
+    assert str(found).count("\n  all ") == 2
+
+
 def test_the_command_asks_a_server(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("uvicorn")
     from serving import serving
@@ -119,7 +152,7 @@ def test_the_command_asks_a_server(run: Run, tmp_path: Path, monkeypatch: pytest
     assert found.code == 0, found.err
     report = json.loads(found.out)
     assert report["teacher"] == f"{url}/v1/systemone"
-    assert {"accuracy", "kl", "ece", "log_loss"} <= report["agreement"]["speed"].keys()
+    assert {"accuracy", "kl", "ece", "log_loss"} <= report["agreement"]["questions"]["speed"].keys()
     taught = [json.loads(line) for line in Path(f"{out}.answers.jsonl").read_text().splitlines()]
     painted: Any = list(LocalTeacher(skyinfer.load(PAINTED), QUESTIONS).ask(STATES))
     assert [row["answers"] for row in taught] == [one.answers for one in painted]

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,19 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RequestError, SkyinferError
+from ..errors import FormatError, RequestError, SkyinferError, faults_named
 from ..evaluation.evaluating import evaluate
 from ..evaluation.labelled import LabelledRows, gather
-from ..files.paths import checked_path
+from ..files.paths import byte_order_mark, checked_path, open_regular
+from ..files.streams import read_lines
 from ..model import Model, load
 from ..schema import render_state
 from ..terminal import printable
 from ..train.progress import ProgressCall, duration, shown
+from ..train.rows import read_rows
 from .kept import KeptAnswers, key_of
 from .teachers import LocalTeacher, RemoteTeacher, Teacher
 
-# States that are held out for the comparison: a tenth, and no more; of fewer than the least in all there is none.
+# The fraction of the states that is held out for the comparison, and how many at most.
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 2000
+# Of fewer, too few would be held out to compare anything.
 LEAST_STATES = 40
 # Answers that are timed, each by itself.
 _TIMED = 16
@@ -38,7 +41,11 @@ class Distillation:
     """What a distillation came to.
 
     Attributes:
-        report: what `skyinfer distill --json` prints; docs/training.md has its fields.
+        report: what `skyinfer distill --json` prints: names of `teacher` and `student`, the file of `answers`,
+            `n_states`, `n_held_out`, `teacher_tokens` of all answers, `agreement` on the states that were held out
+            (`all` together and by question in `questions`: numbers as in an evaluation's report, `kl`, the divergence
+            from the teacher in nats, and `teacher_entropy`), `seconds` that the `teacher` and the `student` take for
+            one state, and `training`, the report of the training.
     """
 
     report: dict[str, Any]
@@ -94,7 +101,7 @@ def distill(
 
     Raises:
         TeacherError: the teacher does not answer. What it has said is kept.
-        RequestError: a question or a state is faulty.
+        RequestError: a question or a state is faulty; the path to a state is ("states", its number).
         SkyinferError: there are too few states; or as `KeptAnswers` and `train_rows`.
         ImportError: the extra `train` is not installed.
         OSError: a file cannot be read or written.
@@ -104,14 +111,17 @@ def distill(
 
     place = checked_path(out, "a directory")
     check_place(place, force=force)
-    different = {key_of(state): state for state in states}
-    if len(different) < LEAST_STATES:
-        raise SkyinferError(f"{len(different)} different states are too few; give {LEAST_STATES} or more")
-    for number, state in enumerate(different.values(), 1):
+    different = {}
+    for number, state in enumerate(states):
         try:
-            render_state(state)
+            text = render_state(state)
         except RequestError as error:
             raise RequestError(("states", number, *error.loc[1:]), error.message) from error
+        # NumPy's numbers, which a state may hold, can be kept and sent as Python's
+        plain = text if isinstance(state, str) else json.loads(text)
+        different[key_of(plain)] = plain
+    if len(different) < LEAST_STATES:
+        raise SkyinferError(f"{len(different)} different states are too few; give {LEAST_STATES} or more")
     asked = _teacher(teacher, questions, key, at_once, rate, retries)
     where = Path(f"{os.fspath(place).rstrip(os.sep)}.answers.jsonl") if answers is None else checked_path(answers)
     kept = KeptAnswers(where, asked.name, questions)
@@ -130,7 +140,11 @@ def distill(
     student = load(place)
     labelled = gather(((f"state {i}", row) for i, row in enumerate(held_out, 1)), "held-out states")
     found = evaluate(labelled, student, seed=seed).report["models"][0]
-    agreement = _with_divergence({"all": found["all"], **found["questions"]}, labelled)
+    entropies = _entropies(labelled)
+    agreement = {
+        "all": _with_divergence(found["all"], list(chain.from_iterable(entropies.values()))),
+        "questions": {name: _with_divergence(own, entropies[name]) for name, own in found["questions"].items()},
+    }
     own = _seconds(student, questions, [row["state"] for row in held_out[:_TIMED]])
     if isinstance(asked, LocalTeacher):
         theirs = _seconds(asked.model, questions, [row["state"] for row in held_out[:_TIMED]])
@@ -204,31 +218,35 @@ def _seconds(model: Model, questions: Any, states: Sequence[Any]) -> float:
     return median(taken[1:])
 
 
-def _with_divergence(numbers: Mapping[str, Any], rows: LabelledRows) -> dict[str, Any]:
-    """The numbers of an evaluation, and the Kullback-Leibler divergence from the teacher: the cross entropy less the
-    teacher's own entropy."""
-    entropies: dict[str, list[float]] = {"all": []}
+def _entropies(rows: LabelledRows) -> dict[str, list[float]]:
+    """In nats, of each of the teacher's answers, by the id of its question."""
+    found: dict[str, list[float]] = {}
     for answer in rows.answers:
-        entropy = -sum(p * math.log(p) for p in answer.target if p > 0)
-        entropies["all"].append(entropy)
-        entropies.setdefault(str(rows.questions[answer.question].id), []).append(entropy)
-    found = {}
-    for name, own in numbers.items():
-        mean = sum(entropies[name]) / len(entropies[name])
-        kept = {metric: own[metric] for metric in ("n", "accuracy", "log_loss", "ece", "confidence") if metric in own}
-        found[name] = {**kept, "kl": max(0.0, own["log_loss"]["value"] - mean), "teacher_entropy": mean}
+        own = found.setdefault(str(rows.questions[answer.question].id), [])
+        own.append(-sum(p * math.log(p) for p in answer.target if p > 0))
     return found
 
 
+def _with_divergence(numbers: Mapping[str, Any], entropies: Sequence[float]) -> dict[str, Any]:
+    """Numbers of an evaluation, and the Kullback-Leibler divergence from the teacher: the cross entropy less the
+    teacher's own entropy."""
+    mean = sum(entropies) / len(entropies)
+    kept = {name: numbers[name] for name in ("n", "accuracy", "log_loss", "ece", "confidence") if name in numbers}
+    return {**kept, "kl": max(0.0, numbers["log_loss"]["value"] - mean), "teacher_entropy": mean}
+
+
 def _lines(report: Mapping[str, Any]) -> list[str]:
-    names = {printable(name): numbers for name, numbers in report["agreement"].items()}
-    width = max(8, *map(len, names))
+    agreement = report["agreement"]
+    rows = [
+        (printable(name), numbers) for name, numbers in (("all", agreement["all"]), *agreement["questions"].items())
+    ]
+    width = max(8, *(len(name) for name, _ in rows))
     lines = [
         f"{printable(report['student'])}: as {printable(report['teacher'])} answers, on {report['n_held_out']:,} of "
         f"{report['n_states']:,} states, which were held out",
         f"  {'':<{width}}  {'n':>7}  same answer, 95 %         KL, nats  ECE",
     ]
-    for name, numbers in names.items():
+    for name, numbers in rows:
         accuracy = numbers["accuracy"]
         bounds = "" if accuracy["low"] is None else f" ({accuracy['low']:.4f}, {accuracy['high']:.4f})"
         shown_accuracy = f"{accuracy['value']:.4f}{bounds}"
@@ -247,32 +265,38 @@ def states_of(path: str | os.PathLike[str]) -> list[Any]:
     """The states of a file: of JSON Lines the field `state` of each object, of a .txt file a text a line.
 
     Raises:
-        SkyinferError: a line has no state, or is no JSON; or there are none.
+        SkyinferError: the file has another name; or there are no states.
+        FormatError: a line has no state, or is no JSON or no UTF-8.
         OSError: the file cannot be read.
     """
-    from ..files.paths import open_regular
-    from ..files.streams import read_lines
-
     where = checked_path(path)
-    is_json = where.suffix.lower() in (".jsonl", ".ndjson")
-    if not is_json and where.suffix.lower() != ".txt":
+    kind = where.suffix.lower()
+    if kind not in (".jsonl", ".ndjson", ".txt"):
         raise SkyinferError(f"{where}: states are in .jsonl, the field state of each object, or .txt, a text a line")
-    found: list[Any] = []
-    with open_regular(where) as file:
-        for number, line in enumerate(read_lines(file, where), 1):
-            text = line.decode("utf-8", "replace").strip()
-            if not text:
-                continue
-            if not is_json:
-                found.append(text)
-                continue
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise SkyinferError(f"{where}: line {number}: is not JSON: {error}") from None
-            if not isinstance(row, dict) or row.get("state") is None:
-                raise SkyinferError(f'{where}: line {number}: has no state; write {{"state": ...}} on each line')
-            found.append(row["state"])
+    found = list(_texts(where) if kind == ".txt" else _states_of_rows(where))
     if not found:
         raise SkyinferError(f"{where}: there are no states")
     return found
+
+
+def _texts(path: Path) -> Iterator[str]:
+    with faults_named(path), open_regular(path) as file:
+        for number, line in enumerate(read_lines(file, path), 1):
+            if number == 1 and (mark := byte_order_mark(line)):
+                raise FormatError(f"{path}: line 1: begins with {mark}; save the file as UTF-8 without one")
+            try:
+                text = line.decode().strip()
+            except UnicodeDecodeError as error:
+                bad = f"byte 0x{line[error.start]:02x} at offset {error.start}"
+                raise FormatError(f"{path}: line {number}: is not UTF-8 ({bad})") from None
+            if text:
+                yield text
+
+
+def _states_of_rows(path: Path) -> Iterator[Any]:
+    for place, row in read_rows(path):
+        if isinstance(row, RequestError):
+            raise FormatError(f"{path}: {place}: {row}")
+        if not isinstance(row, dict) or row.get("state") is None:
+            raise FormatError(f'{path}: {place}: has no state; write {{"state": ...}} on each line')
+        yield row["state"]

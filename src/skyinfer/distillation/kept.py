@@ -7,6 +7,7 @@ read and how long it took. What an interrupted run leaves of its last line is cu
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from ..errors import FormatError, RequestError, SkyinferError, faults_named
 from ..train.rows import read_rows
 from ..values import short
 from .teachers import Taught
+
+# of every line
+_BEGINNING = b'{"state": '
 
 
 def key_of(state: Any) -> str:
@@ -36,7 +40,7 @@ class KeptAnswers:
 
         Raises:
             SkyinferError: the file holds answers of another teacher, or to other questions.
-            FormatError: a line is no row of such a file.
+            FormatError: a line is no row of such a file, which then stays as it is.
             OSError: it cannot be read.
         """
         self.path, self._teacher = path, teacher
@@ -44,8 +48,13 @@ class KeptAnswers:
         self.found: dict[str, Taught] = {}
         if not path.exists():
             return
-        self._cut_off()
-        for place, row in read_rows(path):
+        with faults_named(path):
+            data = path.read_bytes()
+        last, rows = data[data.rfind(b"\n") + 1 :], list(read_rows(path))
+        is_unfinished = (
+            bool(last) and last.startswith(_BEGINNING[: len(last)]) and isinstance(rows[-1][1], RequestError)
+        )
+        for place, row in rows[:-1] if is_unfinished else rows:
             if isinstance(row, RequestError):
                 raise FormatError(f"{path}: {place}: {row}")
             if not isinstance(row, dict) or not {"state", "questions", "answers", "x_teacher"} <= row.keys():
@@ -55,14 +64,12 @@ class KeptAnswers:
                 raise SkyinferError(f"{path}: {place}: holds answers {other}; name another file, or remove this one")
             tokens, seconds = row.get("x_tokens", 0), row.get("x_seconds", 0.0)
             self.found[key_of(row["state"])] = Taught(row["answers"], tokens, seconds)
-
-    def _cut_off(self) -> None:
-        """A line that an interruption has left unfinished."""
-        with faults_named(self.path), open(self.path, "r+b") as file:
-            data = file.read()
-            end = data.rfind(b"\n") + 1
-            if end < len(data):
-                file.truncate(end)
+        # only now, as it might have been a file of the user's
+        if last:
+            with faults_named(path), open(path, "r+b") as file:
+                file.truncate(len(data) - len(last))
+                file.seek(0, os.SEEK_END)
+                file.write(b"" if is_unfinished else last + b"\n")
 
     @contextmanager
     def adding(self) -> Iterator[_Writer]:

@@ -24,7 +24,7 @@ from ..model import Model
 from ..runtime.arrays import batches_at_once, in_order
 from ..schema import Question, parse_questions
 from ..train.rows import target_of
-from ..values import short
+from ..values import short, whole_number
 
 PATH = "/v1/systemone"
 _STATES_AT_ONCE = 64
@@ -32,6 +32,16 @@ _LONGEST_ANSWER = 1 << 24
 # Answers of a server that may be others a little later (RFC 9110: too many requests, and faults of its own).
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _LONGEST_PAUSE = 60.0  # seconds
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    """Python's own would send the key to whatever address an answer names, and a GET without the request."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirection)
 
 
 class TeacherError(SkyinferError):
@@ -123,7 +133,13 @@ class RemoteTeacher:
 
         Raises:
             TeacherError: the address is none of http or https, or holds a password.
+            ValueError: a number is out of range.
         """
+        whole_number(at_once, "at_once", 1)
+        whole_number(retries, "retries", 0)
+        for name, number in (("rate", rate), ("seconds", seconds)):
+            if number is not None and not (0 < number < math.inf):
+                raise ValueError(f"{name}: expected more than 0, got {short(number)}")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise TeacherError(f"{url}: expected an address of http or https")
@@ -138,11 +154,9 @@ class RemoteTeacher:
 
     def ask(self, states: Sequence[Any]) -> Iterator[Taught]:
         self._stopped.clear()
-        try:
-            with closing(in_order(self._answer, states, self._at_once)) as found:
-                yield from found
-        finally:
-            self._stopped.set()  # whoever waits to try again
+        # or the end would wait for those who wait to try again
+        with closing(in_order(self._answer, states, self._at_once, self._stopped.set)) as found:
+            yield from found
 
     def _answer(self, state: Any) -> Taught:
         body = json.dumps({"state": state, "questions": self._questions}).encode()
@@ -161,7 +175,7 @@ class RemoteTeacher:
             self._wait_for_turn()
             start, after = time.perf_counter(), None
             try:
-                with urllib.request.urlopen(self._request(body), timeout=self._seconds) as answer:
+                with _opener.open(self._request(body), timeout=self._seconds) as answer:
                     data = answer.read(_LONGEST_ANSWER)
                 return self._object(data), time.perf_counter() - start
             except urllib.error.HTTPError as error:

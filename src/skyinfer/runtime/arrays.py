@@ -177,11 +177,13 @@ def answer_batches(
     return in_order(answer, takewhile(lambda batch: batch[1], batches), threads or batches_at_once(engine))
 
 
-def in_order(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Generator[_Out, None, None]:
+def in_order(
+    work: Callable[[_In], _Out], items: Iterable[_In], threads: int, stop: Callable[[], None] | None = None
+) -> Generator[_Out, None, None]:
     """`work` of each item, in order, several at a time; no more than two items beyond those are taken from `items`.
 
     Items are taken by the caller's thread. What `work` raises comes out in the place of its item, and ends the rest;
-    so does closing the generator.
+    so does closing the generator. The end waits for what is under way: `stop` is called before, to hasten that.
     """
     left = iter(items)
     ahead = list(islice(left, 2))
@@ -199,6 +201,8 @@ def in_order(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) ->
                 yield under_way.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            if stop is not None:
+                stop()
 
 
 def batches_at_once(engine: Engine) -> int:
