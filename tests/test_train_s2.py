@@ -170,7 +170,8 @@ def test_the_network_is_the_specification(tmp_path: Path, size: str, paints: dic
         asked.append((ids, [int(random.integers(0, len(one))) for one in ids], QUESTION_TYPES[i % 3]))
     # which questions are asked about which state
     plan = [(0, 0), (0, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 3), (4, 2)]
-    expected = [reference.scores(states[s], reference.options(*asked[q])) for s, q in plan]
+    options = [reference.options(*one) for one in asked]
+    expected = [reference.scores(states[s], options[q]) for s, q in plan]
     for numbers in ([0, 1], [2], [3, 4, 5], [6, 7], list(range(8))):
         some = [plan[i] for i in numbers]
         chunk = chunk_of(states, asked, some)

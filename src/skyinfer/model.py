@@ -44,7 +44,7 @@ def load(
     grow: bool = False,
     precision: str = EXACT,
 ) -> Model:
-    """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a Laya checkpoint directory.
+    """Open a model: a GGUF file of llama.cpp's or skyinfer's converter, or a checkpoint directory.
 
     Args:
         path: the file or directory; or a string that names a model: "s1-pico" (the default) or "s2-pico", which come
@@ -62,7 +62,6 @@ def load(
             Answers are the same. Default: 16 MB, and 0 for "int8".
         grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
-
         precision: "exact", the numbers of the file, or "int8": weights of layers and blocks in 8 bits, which take a
             quarter of the memory and a half to a third of the time, and answers that are near the exact ones
             (docs/compat.md).
@@ -73,6 +72,7 @@ def load(
         HubError: a model of the hub cannot be had; an OSError that says what was looked for and what to do.
         IsaError: the instruction set is unknown or cannot run here.
         OSError: the path cannot be read.
+        ValueError: `threads`, `token_table_bytes` or `precision` is none of those.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")

@@ -23,7 +23,7 @@ _BEGINNING = b'{"state": '
 
 
 def key_of(state: Any) -> str:
-    """A state as it is told from others: two that a model reads alike are one."""
+    """A state as it is told from others: its JSON."""
     return json.dumps(state, ensure_ascii=False)
 
 
