@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from checkpoints import SIZES, paint
+from requests_of import flight
 from trainings import QUESTIONS, QUICK, ROWS, STATES
 
 torch = pytest.importorskip("torch")
@@ -88,3 +90,25 @@ def test_files_that_cannot_be_started_from(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         train_rows(ROWS, tmp_path / "out", init=tmp_path / "none.gguf", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_500_rows_adapt_a_model_better_than_they_make_one(tmp_path: Path) -> None:
+    """A pilot that thrusts sooner than s1-pico does: learned from s1-pico on, and from nothing, in as many epochs."""
+    question = {"action": FLAPPY["action"]}
+    states = list(dict.fromkeys(flight(6000, seed=11)))
+    random.Random(1).shuffle(states)
+    rows = [
+        {"state": state, "questions": question, "answers": {"action": "thrust" if p[0] > 0.1 else "glide"}}
+        for state, p in zip(states, skyinfer.load().compile(question).step_many(states), strict=True)
+    ]
+    known, unseen = rows[:500], rows[500:1500]
+    right = {}
+    for init in ("s1-pico", None):
+        out = tmp_path / str(init)
+        train_rows(known, out, init=init, epochs=5, progress=False)
+        found: Any = skyinfer.load(out).decide_many([row["state"] for row in unseen], question)
+        answers = [one["answers"]["action"]["choice"] for one in found]
+        right[init] = sum(answer == row["answers"]["action"] for answer, row in zip(answers, unseen, strict=True))
+    print(right)
+    always = sum(row["answers"]["action"] == "glide" for row in unseen)
+    assert right["s1-pico"] > max(right[None], always) + 100
