@@ -174,7 +174,7 @@ setup(
             CORE,
             sources=["src/skyinfer/core/border.pyx", *(f"csrc/{name}" for name in CORE_SOURCES)],
             include_dirs=["csrc"],
-            depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS],
+            depends=HEADERS + [f"csrc/kernels/{row.name}.c" for row in ISA_ROWS] + ["src/skyinfer/core/runs.pxi"],
             libraries=[] if sys.platform == "win32" else ["m", "pthread"],
         ),
         # by cimport of the border it calls the core that is linked there
