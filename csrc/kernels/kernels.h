@@ -22,7 +22,7 @@
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
 #define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */
 #define SKY_MAX_TILE_ROWS 12     /* the tallest register tile of any */
-#define SKY_MAX_K_PART 1024      /* the longest part of k that a product with the linear epilogue takes at once */
+#define SKY_MAX_K_PART 1024      /* what a product with the linear epilogue takes of k at once, but for an end: see sky_gemm_scratch */
 
 /* Floats [rows, cols] with `stride` elements from row to row. Whether a kernel writes to one says the kernel's contract; data
  * NULL where an optional one is not given. */
@@ -127,10 +127,12 @@ typedef struct {
     float weight_unit;  /* of 8-bit weights */
 } sky_gemm;
 
-/* Floats that a product of this k needs in scratch: the widened part of a panel that all rows are multiplied by. */
+/* Floats that a product of this k needs in scratch: the widened part of a panel that all rows are multiplied by. Parts end on whole
+ * cache lines of A, so one may be longer than SKY_MAX_K_PART by less than a line. */
 static inline size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
 {
-    return (size_t)(epilogue == SKY_EPILOGUE_LINEAR && k > SKY_MAX_K_PART ? SKY_MAX_K_PART : k) * SKY_MAX_PANEL_COLS;
+    enum { LONGEST_PART = SKY_MAX_K_PART + SKY_ALIGN / (int)sizeof(float) - 1 };
+    return (size_t)(epilogue == SKY_EPILOGUE_LINEAR && k > LONGEST_PART ? LONGEST_PART : k) * SKY_MAX_PANEL_COLS;
 }
 
 /* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each row of x [n, d]; biased variance, in two passes.

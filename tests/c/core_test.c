@@ -99,12 +99,17 @@ static void product(const sky_kernels *kernels, sky_weight_type type, int n, int
     const int n_panels = (n + kernels->panel_cols - 1) / kernels->panel_cols;
     linear.panels = sky_alloc(n_panels * sky_panel_bytes(kernels, &linear));
     expect(sky_pack(kernels, &linear, linear.type, w, 0), kernels->isa, "sky_pack", 0);
+    const size_t n_scratch = sky_gemm_scratch(k, epilogue_of(epilogue)), n_canaries = 16;
+    float *scratch = sky_alloc((n_scratch + n_canaries) * sizeof(float));
+    for (size_t i = 0; i < n_canaries; i++)
+        scratch[n_scratch + i] = canary;
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
-                        epilogue_of(epilogue), act_of(epilogue),
-                        sky_alloc(sky_gemm_scratch(k, epilogue_of(epilogue)) * sizeof(float)), NULL, 0.0f};
+                        epilogue_of(epilogue), act_of(epilogue), scratch, NULL, 0.0f};
     kernels->gemm[linear.type](&g, 0, n_panels);
+    for (size_t i = 0; i < n_canaries; i++)
+        expect(scratch[n_scratch + i] == canary, kernels->isa, "gemm wrote behind its scratch", k);
     sky_release(linear.panels);
-    sky_release(g.scratch);
+    sky_release(scratch);
 }
 
 /* What a product must be and by how much it may be off: the sum's rounding grows with k and |a||w| */
@@ -178,9 +183,9 @@ static void check_gemm(const sky_kernels *tested)
 static void check_half_gemm(const sky_kernels *tested, sky_weight_type type)
 {
     for (int m = 1; m <= tested->tile_rows * 3 + 1; m += m < tested->tile_rows + 2 ? 1 : 5)
-        for (int shape = 0; tested->gemm[type] && shape < 8; shape++) {
+        for (int shape = 0; tested->gemm[type] && shape < 10; shape++) {
             const int n = (int[]){2, tested->panel_cols - 2, tested->panel_cols, 2 * tested->panel_cols + 2}[shape % 4];
-            const int k = (int[]){19, 1024 + 19}[shape / 4];
+            const int k = (int[]){19, 1024 + 19, 2047}[shape / 4]; /* the last in the longest part that there is */
             for (int epilogue = SKY_EPILOGUE_LINEAR; epilogue <= SKY_EPILOGUE_GATED; epilogue++) {
                 const int gated = epilogue >= SKY_EPILOGUE_GATED, cols = gated ? n / 2 : n;
                 float *va = noisy((size_t)m * k), *w = noisy((size_t)n * k), *bias = noisy(n), *vr = noisy((size_t)m * n);
