@@ -170,6 +170,17 @@ void sky_model_error(const sky_model *model, char *text, size_t n_bytes)
     SKY_CLEAR(&m->error_lock);
 }
 
+/* Whether a tensor's rows can be of this type; else says so. Rows of Q8_0 are whole blocks. */
+static int is_in_blocks(sky_model *m, const tensor *t, sky_dtype dtype)
+{
+    char name[NAME_BYTES];
+    if (dtype != SKY_DTYPE_Q8_0 || sky_tensor_cols(t) % SKY_INT8_BLOCK == 0)
+        return 1;
+    sky_tensor_name(t, name);
+    fail(m, SKY_ERR_SHAPE, "%s: rows of %lld are no blocks of Q8_0", name, (long long)sky_tensor_cols(t));
+    return 0;
+}
+
 static sky_status check_params(sky_model *m)
 {
     const sky_model_params *p = &m->params;
@@ -194,10 +205,15 @@ static sky_status check_params(sky_model *m)
                     p->d_model / (p->n_heads < p->n_decision_heads ? p->n_heads : p->n_decision_heads));
     if (!(p->norm_eps > 0.0f && p->rope_base_global > 0.0f && p->rope_base_local > 0.0f))
         return fail(m, SKY_ERR_ARGUMENT, "norm_eps and rope bases: expected positive numbers");
-    const int n_tensors = p->dtypes ? sky_tensors(p, NULL, 0) : 0;
-    for (int i = 0; i < n_tensors; i++)
-        if (!is_dtype(p->dtypes[i]))
-            return fail(m, SKY_ERR_ARGUMENT, "dtypes: unknown data type %d", (int)p->dtypes[i]);
+    const sky_dtype *dtype = p->dtypes;
+    tensor t = sky_first_tensor(p);
+    do {
+        if (dtype && !is_dtype(*dtype))
+            return fail(m, SKY_ERR_ARGUMENT, "dtypes: unknown data type %d", (int)*dtype);
+        if (dtype && !is_in_blocks(m, &t, *dtype))
+            return SKY_ERR_SHAPE;
+        dtype += dtype != NULL;
+    } while (sky_next_tensor(&t));
     if (!p->layer_is_global)
         return fail(m, SKY_ERR_ARGUMENT, "layer_is_global: missing");
     return SKY_OK;
@@ -318,8 +334,8 @@ static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtyp
     if ((is_part ? rows < 1 || rows > sky_tensor_rows(&t) - first_row : rows != sky_tensor_rows(&t)) || cols != sky_tensor_cols(&t))
         return fail(m, SKY_ERR_SHAPE, "%.100s: expected [%lld, %lld], got [%lld, %lld]", name,
                     (long long)(sky_tensor_rows(&t) - first_row), (long long)sky_tensor_cols(&t), (long long)rows, (long long)cols);
-    if (dtype == SKY_DTYPE_Q8_0 && cols % SKY_INT8_BLOCK)
-        return fail(m, SKY_ERR_SHAPE, "%.100s: rows of %lld are no blocks of Q8_0", name, (long long)cols);
+    if (!is_in_blocks(m, &t, dtype))
+        return SKY_ERR_SHAPE;
     *n_set = 0; /* from here on what was there is overwritten */
     if (!store_rows(m, &t, weight_type(dtype), first_row, rows, data))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: holds a NaN or infinite value", name);

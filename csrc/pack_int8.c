@@ -3,6 +3,7 @@
  * block to 127. */
 #include "internal.h"
 
+#include <float.h>
 #include <string.h>
 
 enum { BLOCK = SKY_INT8_BLOCK };
@@ -49,10 +50,10 @@ static uint16_t half_of(float x)
     return (uint16_t)(((bits + 0xFFF + (bits >> 13 & 1)) >> 13) - (112 << 10));
 }
 
-/* q = x / scale, rounded; zeros where the scale is 0. */
+/* q = x / scale, rounded; zeros where the scale is 0, or so small that its inverse is no number. */
 static void quantize(const float *x, float scale, int8_t *q)
 {
-    const float factor = scale > 0.0f ? 1.0f / scale : 0.0f, round = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded */
+    const float factor = scale >= FLT_MIN ? 1.0f / scale : 0.0f, round = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded */
     for (int i = 0; i < BLOCK; i++) {
         float y = x[i] * factor;
         y = y > 127.0f ? 127.0f : y;

@@ -161,6 +161,25 @@ def test_s1_pico_is_near_its_exact_answers() -> None:
     assert worst <= 0.02
 
 
+@pytest.mark.parametrize("precision", border.PRECISIONS)
+@pytest.mark.parametrize("d_model", [16, 48])
+def test_rows_that_are_no_whole_blocks_cannot_be_q8_0(precision: str, d_model: int) -> None:
+    """Neither of a new model, nor of a tensor that is set; such an embedding would be gathered from outside of it."""
+    sizes = {"d_model": d_model, "d_ff": 32, "n_vocab": 5, "n_layers": 1, "n_decision_blocks": 1}
+    rest: dict[str, Any] = {
+        "n_heads": 1, "n_decision_heads": 1, "window": 4, "max_positions": 16, "norm_eps": 1e-5,
+        "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
+        "precision": precision,
+    }  # fmt: skip
+    for name in ("token_embd.weight", "blk.0.attn_output.weight"):
+        with pytest.raises(ValueError, match=f"{name}: rows of {d_model} are no blocks of Q8_0"):
+            border.CoreModel(**sizes, **rest, dtypes={name: "q8_0"})
+    core = border.CoreModel(**sizes, **rest)
+    with pytest.raises(ValueError, match=r"expected .* got"):  # bytes of 32 numbers
+        core.set("blk.0.attn_output.weight", np.zeros((d_model, 34), np.uint8), "q8_0")
+    core.set("blk.0.ffn_down.weight", np.zeros((d_model, 34), np.uint8), "q8_0")
+
+
 def test_what_runs_is_said(painted: Path) -> None:
     model = load(painted / "f16.gguf", precision="int8")
     assert model.precision == "int8"

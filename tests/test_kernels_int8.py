@@ -198,6 +198,25 @@ def test_sizes_of_all_kinds(isa: str) -> None:
         assert not out[:, 3].any()
 
 
+def test_a_block_of_one_tiny_number_leaves_zeros_zeros(isa: str) -> None:
+    """An outlier so small that its levels over its size are no float. Its own column of w is 0, so all products are."""
+    a, w = np.zeros((7, 64), np.float32), np.ones((17, 64), np.float32)
+    a[:, 3], w[:, 3] = 10.0 ** -np.arange(30.0, 44.0, 2), 0
+    out = np.empty((7, 17), np.float32)
+    Kernels(isa).gemm(a, PackedMatrix(isa, w, int8=True), out)
+    assert not out.any()
+
+
+def test_weights_near_the_smallest_float_are_no_larger_than_they_were(isa: str) -> None:
+    """Where a block's scale is subnormal its inverse may be no float, so every weight of it became the largest."""
+    a, w = np.eye(64, dtype=np.float32), np.resize(2.0 ** -np.arange(7.0), (9, 64))
+    for size in (1e-34, 1e-36, 2e-37, 1e-38, 1e-40):
+        small = (w * size).astype(np.float32)
+        out = np.empty((64, 9), np.float32)
+        Kernels(isa).gemm(a, PackedMatrix(isa, small, int8=True), out)
+        assert (np.abs(out) <= 1.01 * small.T.astype(np.float64) + size / 127).all(), size
+
+
 def test_small_columns_under_large_activations_keep_their_digits(isa: str) -> None:
     """Outlier channels as in trained models: 100 times as large, and the columns that they feed as much smaller."""
     rng = np.random.default_rng(11)

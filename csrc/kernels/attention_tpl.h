@@ -237,9 +237,11 @@ static void attention(const sky_attention *a)
     }
 }
 
-/* What the three templates give a row of the table; an instruction-set file overrides what it has better. */
+/* What the templates give a row of the table; an instruction-set file overrides what it has better. */
 static void fill_from_templates(sky_kernels *table)
 {
+    if (table->panel_cols != PANEL_COLS) /* a weaker row's, which takes panels of another width */
+        table->gemm[SKY_WEIGHT_INT8] = NULL;
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
     table->gemm[SKY_WEIGHT_F32] = gemm_f32;

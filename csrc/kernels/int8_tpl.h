@@ -171,7 +171,7 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
                 sums[i] = v_set1(0.0f);
             } else if (has_wide && size > wide_from) {
                 row.is_wide[b] = 1;
-                sums[i] = quantize_wide_block(x, factors, k, b, SKY_INT8_WIDE_LEVELS / size, &row);
+                sums[i] = quantize_wide_block(x, factors, k, b, levels[i] * (SKY_INT8_WIDE_LEVELS / SKY_INT8_LEVELS), &row);
             } else {
                 sums[i] = quantize_block(x, factors, k, b, levels[i], &row);
             }
@@ -188,9 +188,11 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
         (void)sums;
 #endif
     }
-    if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
-        for (int b = 0; b < n_blocks; b++)
+    if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show; offsets were sums of no numbers */
+        for (int b = 0; b < n_blocks; b++) {
             row.scales[b] = NAN;
+            row.offsets[b] = 0;
+        }
 }
 
 static void quantize_rows(sky_matrix x, const float *factors, char *out)
