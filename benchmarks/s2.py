@@ -1,6 +1,6 @@
 """s2 in turn with s1 of the same sizes, one thread: every speed that s2 is for.
 
-    python benchmarks/s2.py [--rounds 300] [--steps 10000] [--isa NAME]
+    python benchmarks/s2.py [--sizes shipped pico nano] [--rounds 300] [--steps 10000] [--isa NAME]
 
 "shipped" is s1-pico against s2-pico; others are painted (tests/checkpoints.py) with one tokenizer, and weights do not
 change a pass's time. In each round every call is timed once, in an order that is drawn anew. Printed are medians and

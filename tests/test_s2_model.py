@@ -205,7 +205,7 @@ def test_more_options_than_a_sequence_has_tokens(model: skyinfer.Model) -> None:
     assert sum(answer["probabilities"].values()) == pytest.approx(1)
 
 
-def test_prepared_questions_are_kept_within_bytes(model: skyinfer.Model) -> None:
+def test_what_is_kept_of_questions_counts_the_vectors_of_their_options(model: skyinfer.Model) -> None:
     engine = skyinfer.load(model.path).engine
     first = engine.prepare(skyinfer.schema.parse_questions({"many": MANY}))
     d = model.config.d_model

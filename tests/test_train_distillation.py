@@ -164,6 +164,32 @@ def test_the_command_asks_a_server(run: Run, tmp_path: Path, monkeypatch: pytest
     assert "checkpoint already; --force" in run(*command, "--teacher", PAINTED).err
 
 
+def test_the_command_says_that_an_interrupted_run_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "states.txt").write_text("".join(f"state {i}\n" for i in range(50)))
+    questions = saved(tmp_path / "questions.json", QUESTIONS)
+    ask, interrupted = LocalTeacher.ask, [False]
+
+    def asking(self: LocalTeacher, states: Any) -> Any:
+        for number, taught in enumerate(ask(self, states)):
+            if len(states) > 10 and number == 10 and not interrupted[0]:
+                interrupted[0] = True
+                raise KeyboardInterrupt
+            yield taught
+
+    monkeypatch.setattr(LocalTeacher, "ask", asking)
+    command = ["distill", tmp_path / "states.txt", "-q", questions, "-o", tmp_path / "out", "--teacher", PAINTED,
+               "--epochs", "0.2"]  # fmt: skip
+    stopped = run(*command)
+    assert stopped.code == 130
+    assert "interrupted; the same command goes on from here" in stopped.err
+    assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 18
+    found = run(*command)
+    assert found.code == 0
+    assert "18 of 50 states are answered" in found.err
+
+
 def test_few_states_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 

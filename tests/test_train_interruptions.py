@@ -333,7 +333,7 @@ def test_a_snapshot_stays_until_another_takes_its_place(unfinished: Path, tmp_pa
         train_rows(ROWS[:-1], out, **QUICK, force=True, progress=lambda *_: stop())
     with pytest.raises(RowsError):
         train_rows([{}], out, force=True)
-    with pytest.raises(FormatError):
+    with pytest.raises(FileNotFoundError):
         train_rows(ROWS, out, init=tmp_path / "none", force=True)
     assert (out / "training" / "snapshot.pt").read_bytes() == before
     with pytest.raises(Stop):

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise SkyinferError("distilling needs the package torch: pip install 'skyinfer[train]'") from error
     from ..distillation import distill
-    from ..distillation.distilling import states_of
+    from ..distillation.distilling import answers_path, states_of
     from ..files.whole_file import refuse_inputs
 
     key = None
@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.answers is not None:
         refuse_inputs(arguments.answers, arguments.states, arguments.questions)
     questions, states = read_questions(arguments.questions), states_of(arguments.states)
-    with termination_raised(), training_faults_told(arguments, "the same command goes on from here"):
+    kept = answers_path(arguments.out, arguments.answers)
+    with termination_raised(), training_faults_told(arguments, "the same command goes on from here", kept):
         try:
             found = distill(
                 states,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ..errors import SkyinferError
 from ..terminal import put_json, put_line, say
@@ -76,10 +77,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def training_faults_told(arguments: argparse.Namespace, after_interruption: str) -> Iterator[None]:
+def training_faults_told(
+    arguments: argparse.Namespace, after_interruption: str, kept: Path | None = None
+) -> Iterator[None]:
     """Tells what a training raises by the options of a command, which has `out`, `force` and `parser`.
 
-    `after_interruption`: said where there is something to go on with.
+    `after_interruption`: said where there is something to go on with: an unfinished training, or the file `kept`.
     """
     from ..train.directory import SnapshotError
     from ..train.options import OptionError, UnfinishedError
@@ -108,7 +111,8 @@ def training_faults_told(arguments: argparse.Namespace, after_interruption: str)
     except (KeyboardInterrupt, Terminated):
         # one that --force was about to replace is of another training
         now = _time_of(arguments.out)
-        if now is not None and not (arguments.force and now == unfinished):
+        goes_on = now is not None and not (arguments.force and now == unfinished)
+        if goes_on or (kept is not None and kept.exists()):
             say(f"interrupted; {after_interruption}")
         raise
 

@@ -123,7 +123,7 @@ def distill(
     if len(different) < LEAST_STATES:
         raise SkyinferError(f"{len(different)} different states are too few; give {LEAST_STATES} or more")
     asked = _teacher(teacher, questions, key, at_once, rate, retries)
-    where = Path(f"{os.fspath(place).rstrip(os.sep)}.answers.jsonl") if answers is None else checked_path(answers)
+    where = answers_path(place, answers)
     kept = KeptAnswers(where, asked.name, questions)
     say = say or (lambda text: None)
     _ask_all(asked, kept, list(different.values()), price, only_cost, at_once, say, progress)
@@ -156,6 +156,17 @@ def distill(
         "agreement": agreement, "seconds": {"teacher": theirs, "student": own}, "training": trained.as_dict(),
     }  # fmt: skip
     return Distillation(report)
+
+
+def answers_path(out: str | os.PathLike[str], answers: str | os.PathLike[str] | None) -> Path:
+    """The file that keeps what the teacher said, of `distill` with these arguments.
+
+    Raises:
+        FormatError: a path is empty or holds a NUL character.
+    """
+    if answers is not None:
+        return checked_path(answers)
+    return Path(f"{os.fspath(checked_path(out, 'a directory')).rstrip(os.sep)}.answers.jsonl")
 
 
 def _teacher(
