@@ -43,6 +43,7 @@ static sky_float_mode painted_mode = SKY_FLOAT_MODE_DEFAULT; /* that the core is
 static float painted_scorer = 1; /* factor of the scorer's weights: at 1e-40 its products are subnormal */
 
 static sky_dtype painted_dtype = SKY_DTYPE_F32; /* that tensors are set in */
+static sky_precision painted_precision = SKY_PRECISION_EXACT;
 static int painted_coarsely; /* numbers are multiples of 1/128 */
 
 static const char *model_error(const sky_model *m)
@@ -160,7 +161,7 @@ static sky_model *painted_model(const char *isa, size_t qkv_table_bytes)
         .d_model = D, .d_ff = FF, .n_vocab = VOCAB, .n_layers = LAYERS, .n_heads = HEADS, .n_decision_blocks = BLOCKS,
         .n_decision_heads = 1, .window = 8, .max_positions = MAX_LEN, .norm_eps = 1e-5f, .rope_base_global = 160000.0f,
         .rope_base_local = 10000.0f, .activation = SKY_ACT_GELU, .layer_is_global = is_global,
-        .dtypes = dtypes, .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
+        .precision = painted_precision, .dtypes = dtypes, .qkv_table_bytes = qkv_table_bytes, .isa = isa, .n_cpus = PAINTED_CPUS};
     sky_model *m;
     sky_float_mode_set(painted_mode);
     sky_status status = sky_model_create(&params, &m);
