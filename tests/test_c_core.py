@@ -28,8 +28,17 @@ def make(target: str, build: Path) -> dict[str, set[str]]:
 
 
 def expect_all_checks(checks: dict[str, set[str]], *isas: str) -> None:
-    kernels = {"gemm", "gemm of f16", "gemm of bf16", "layer_norm", "attention", "widen_f16"}
-    whole = {"model", "dtypes", "questions", "sets", "set callers", "set refusals", "callers", "modes"}
+    kernels = {
+        "gemm",
+        "gemm of f16",
+        "gemm of bf16",
+        "layer_norm",
+        "attention",
+        "widen_f16",
+        "8-bit gemm of f32",
+        "8-bit gemm of f16",
+    }
+    whole = {"model", "8-bit model", "dtypes", "questions", "sets", "set callers", "set refusals", "callers", "modes"}
     for isa in isas:
         assert checks.get(isa, set()) >= kernels | whole, (isa, checks)
     assert checks["portable"] >= {"numbers", "packers", "handles", "tensors", "answers"}

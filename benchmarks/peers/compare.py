@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,7 @@ import checkpoints  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime  # noqa: E402
 import torch  # noqa: E402
-from in_turn import Rival, errors, time_in_turn  # noqa: E402
+from in_turn import MARGIN, MARGIN_INT8, Rival, errors, time_in_turn  # noqa: E402
 from laya.agent import Agent  # noqa: E402
 from laya.common import collate_items  # noqa: E402
 from requests_of import DRONE, FLIGHT  # noqa: E402
@@ -45,6 +45,8 @@ from requests_of import DRONE, FLIGHT  # noqa: E402
 import skyinfer  # noqa: E402
 
 QUESTIONS = DRONE["questions"]
+# The instruction sets that 8-bit products are timed on: with and without VNNI, where the machine has both.
+INT8_ISAS = ("avx512vnni", "avxvnni", "avx2", "neondot")
 COMPARED = {"pico": 32, "nano": 32, "large": 4}  # states, spread over the flight
 
 
@@ -71,6 +73,14 @@ def skyinfer_rivals(gguf: Path, threads: int) -> Iterator[Rival]:
                 lambda p, compiled=compiled: dict(
                     zip(compiled.ids, np.split(p.copy(), compiled.offsets[1:-1]), strict=True)
                 ),
+            )
+        if isa in INT8_ISAS:
+            small = skyinfer.load(gguf, isa=isa, threads=threads, precision="int8")
+            yield Rival(
+                f"skyinfer decide int8, {isa}",
+                lambda i, model=small: model.decide(FLIGHT[i], QUESTIONS),
+                distributions,
+                MARGIN_INT8,
             )
 
 
@@ -114,8 +124,8 @@ def laya_rival(agent: Agent) -> Rival:
     return Rival("laya, torch", lambda i: agent.system_one(FLIGHT[i], QUESTIONS), distributions)
 
 
-def onnx_rival(batches: list[LayaBatch], folder: Path, threads: int) -> Rival:
-    first = batches[0]
+def onnx_model(first: LayaBatch, folder: Path) -> Path:
+    """The network as it is exported, once, for sequences of any length."""
     path = folder / "any-length.onnx"
     if not path.exists():
 
@@ -137,23 +147,49 @@ def onnx_rival(batches: list[LayaBatch], folder: Path, threads: int) -> Rival:
                 dynamic_shapes=(shapes,),
                 dynamo=True,
             )
+    return path
+
+
+def onnx_int8_model(first: LayaBatch, folder: Path) -> Path:
+    """The same in 8 bits as ONNX Runtime makes it: by channel, and with 7-bit weights without VNNI, because its
+    16-bit sums would saturate there."""
+    reduced = not any(name in skyinfer.info()["isa"]["supported"] for name in ("avx512vnni", "avxvnni", "neon"))
+    path = folder / f"any-length-int8{'-reduced' * reduced}.onnx"
+    if not path.exists():
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(
+            onnx_model(first, folder), path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=reduced,
+            use_external_data_format=True,
+        )  # fmt: skip
+    return path
+
+
+def onnx_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [put.name for put in session.get_inputs()]
-    feeds = [{name: batch.tensors[name].numpy() for name in names} for batch in batches]
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def onnx_feed(session: onnxruntime.InferenceSession, batch: LayaBatch) -> dict[str, np.ndarray]:
+    return {put.name: batch.tensors[put.name].numpy() for put in session.get_inputs()}
+
+
+def onnx_rival(name: str, path: Path, batches: list[LayaBatch], threads: int, margin: float = MARGIN) -> Rival:
+    session, first = onnx_session(path, threads), batches[0]
+    feeds = [onnx_feed(session, batch) for batch in batches]
 
     def call(i: int) -> np.ndarray:
         logits: np.ndarray = session.run(None, feeds[i])[0]
         return logits
 
-    return Rival("ONNX Runtime f32, forward only", call, first.distributions)  # options are the same for every state
+    return Rival(name, call, first.distributions, margin)  # options are the same for every state
 
 
 @contextlib.contextmanager
-def llama_rival(binary: Path, gguf: Path, threads: int) -> Iterator[Rival]:
-    bodies = [json.dumps({"state": state, "questions": QUESTIONS}).encode() for state in FLIGHT]
+def llama_asker(binary: Path, gguf: Path, threads: int) -> Iterator[Callable[[Any], Any]]:
+    """Asks a llama-server of this file, over one connection."""
     with agreement.llama_server(binary, gguf, threads) as address:
         connection = http.client.HTTPConnection(address.removeprefix("http://"))
 
@@ -161,14 +197,23 @@ def llama_rival(binary: Path, gguf: Path, threads: int) -> Iterator[Rival]:
             connection.request("POST", "/v1/systemone", body, {"Content-Type": "application/json"})
             return connection.getresponse().read()
 
-        def call(i: int) -> bytes:
+        def call(request: dict[str, Any] | bytes) -> Any:
+            body = request if isinstance(request, bytes) else json.dumps(request).encode()
             try:
-                return ask(bodies[i])
+                reply = ask(body)
             except (ConnectionError, http.client.HTTPException):  # it closes a connection that was idle for 5 s
                 connection.close()
-                return ask(bodies[i])
+                reply = ask(body)
+            return reply if isinstance(request, bytes) else json.loads(reply)
 
-        yield Rival("llama-server f16, HTTP", call, lambda reply: distributions(json.loads(reply)))
+        yield call
+
+
+@contextlib.contextmanager
+def llama_rival(name: str, binary: Path, gguf: Path, threads: int, margin: float = MARGIN) -> Iterator[Rival]:
+    bodies = [json.dumps({"state": state, "questions": QUESTIONS}).encode() for state in FLIGHT]
+    with llama_asker(binary, gguf, threads) as ask:
+        yield Rival(name, lambda i: ask(bodies[i]), lambda reply: distributions(json.loads(reply)), margin)
 
 
 def compare(size: str, threads: int, rounds: int, without: list[str], folder: Path, binary: Path | None) -> None:
@@ -181,9 +226,19 @@ def compare(size: str, threads: int, rounds: int, without: list[str], folder: Pa
     agent = Agent(str(checkpoint), device="cpu")
     batches = [LayaBatch.of(agent, state) for state in FLIGHT]
     with contextlib.ExitStack() as stack:
-        rivals = [*skyinfer_rivals(gguf, threads), laya_rival(agent), onnx_rival(batches, checkpoint, threads)]
+        rivals = [*skyinfer_rivals(gguf, threads), laya_rival(agent)]
+        exported = onnx_model(batches[0], checkpoint)
+        rivals.append(onnx_rival("ONNX Runtime f32, forward only", exported, batches, threads))
+        exported = onnx_int8_model(batches[0], checkpoint)
+        rivals.append(onnx_rival("ONNX Runtime int8, forward only", exported, batches, threads, MARGIN_INT8))
         if binary is not None:
-            rivals.append(stack.enter_context(llama_rival(binary, gguf, threads)))
+            rivals.append(stack.enter_context(llama_rival("llama-server f16, HTTP", binary, gguf, threads)))
+            small = checkpoint / "model-q8_0.gguf"
+            if not small.exists():
+                skyinfer.convert(checkpoint, small, outtype="q8_0")
+            rivals.append(
+                stack.enter_context(llama_rival("llama-server q8_0, HTTP", binary, small, threads, MARGIN_INT8))
+            )
         rivals = [rival for rival in rivals if not any(name in rival.name for name in without)]
         found = errors(rivals, {i: batches[i].exact() for i in range(0, len(FLIGHT), len(FLIGHT) // COMPARED[size])})
         gc.collect()
@@ -191,10 +246,13 @@ def compare(size: str, threads: int, rounds: int, without: list[str], folder: Pa
         times = time_in_turn(rivals, rounds, len(FLIGHT))
     tokens = median(batch.n_tokens for batch in batches)
     print(f"\n{size}, {tokens:.0f} tokens (median), {threads} thread{'s' * (threads > 1)}, {rounds} rounds")
-    print(f"{'':<34} {'median ms':>10} {'ratio':>7} {'error':>9}")
-    for rival, error, seen in zip(rivals, found, times, strict=True):
+    print(f"{'':<34} {'median ms':>10} {'ratio':>7} {'decile ms':>10} {'ratio':>7} {'error':>9}")
+    deciles = [float(np.quantile(seen, 0.1)) for seen in times]  # of a shared machine, whose medians mix two speeds
+    for rival, error, seen, decile in zip(rivals, found, times, deciles, strict=True):
         ratio = median(theirs / ours for theirs, ours in zip(seen, times[0], strict=True))
-        print(f"{rival.name:<34} {1000 * median(seen):>10.3f} {ratio:>7.2f} {error:>9.1e}", flush=True)
+        medians = f"{1000 * median(seen):>10.3f} {ratio:>7.2f}"
+        quiet = f"{1000 * decile:>10.3f} {decile / deciles[0]:>7.2f}"
+        print(f"{rival.name:<34} {medians} {quiet} {error:>9.1e}", flush=True)
 
 
 def find_llama_server() -> Path | None:

@@ -23,6 +23,7 @@ from skyinfer.core import border
 from skyinfer.errors import FormatError, RequestError
 from skyinfer.files.conversion import convert
 from skyinfer.runtime import engine
+from skyinfer.runtime.precision import PRECISIONS
 
 from .bases import META, QUESTIONS, STATES, TINY, WIDE, Outcome
 from .checks import check_response, only_documented_warnings
@@ -327,7 +328,9 @@ class Files:
         with only_documented_warnings():
             try:
                 engine._WIDENED_BYTES = rng.choice([0, 2 << 20])  # small as it is the model may keep weights of 16 bits
-                model = skyinfer.load(path, isa=rng.choice(ISAS), temperature_clamp=rng.random() < 0.5)
+                model = skyinfer.load(
+                    path, isa=rng.choice(ISAS), temperature_clamp=rng.random() < 0.5, precision=rng.choice(PRECISIONS)
+                )
             except (FormatError, OSError) as error:
                 assert str(error)
                 return "refused"
