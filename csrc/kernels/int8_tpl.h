@@ -155,9 +155,9 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
     const float sum = block_sizes(x, factors, k, row.scales, &largest), wide_from = SKY_INT8_WIDE_FROM * sum / (float)k;
     const int has_wide = largest > wide_from;
     *row.has_wide = (uint8_t)has_wide;
-    memset(row.is_wide, 0, (size_t)n_blocks);
+    memset(row.is_wide, 0, (unsigned)n_blocks);
     if (INT8_GROUP == 4) /* where a block has one digit, its second is zero for the sake of the rows beside it */
-        memset(row.digits + n_blocks * BLOCK, 0, (size_t)n_blocks * BLOCK);
+        memset(row.digits + n_blocks * BLOCK, 0, (size_t)(unsigned)n_blocks * BLOCK);
     for (int first = 0; first < n_blocks; first += VL) {
         const int count = n_blocks - first < VL ? n_blocks - first : VL;
         float levels[VL];

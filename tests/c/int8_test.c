@@ -111,7 +111,8 @@ static void check_model(const char *isa)
     }
     double off = 0;
     for (int i = 0; i < N_MARKERS; i++)
-        off = fmax(off, fabs(exact[i] - scores[i]));
+        if (!(fabsf(exact[i] - scores[i]) <= off))
+            off = fabsf(exact[i] - scores[i]);
     expect(off > 0 && off < 0.2, isa, "far from exact", off);
     painted_precision = SKY_PRECISION_EXACT;
     printf("ok      %-9s 8-bit model\n", isa);
