@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import reference
 from agreement import flight
 from checkpoints import SIZES, paint
+from commands import Run
 from conftest import SUPPORTED_ISAS
 
 import skyinfer
@@ -223,3 +225,32 @@ def test_a_large_embedding_has_8_bits() -> None:
     assert kept["exact"]["f16"] == 64 * 300_000
     assert kept["int8"]["int8"] >= 64 * 300_000
     assert "f16" not in kept["int8"]
+
+
+def test_commands_take_the_precision(run: Run, tmp_path: Path) -> None:
+    request = Path(__file__).parent.parent / "examples" / "request.json"
+    asked = json.loads(request.read_text("utf-8"))
+    for precision in border.PRECISIONS:
+        answered = run("decide", "--precision", precision, request)
+        assert (answered.code, answered.err) == (0, "")
+        expected = load(None, precision=precision).decide(asked["state"], asked["questions"])
+        assert json.loads(answered.out)["answers"] == json.loads(json.dumps(expected["answers"]))
+    assert run("decide", request).out == run("decide", "--precision", "exact", request).out
+    assert run("decide", request).out != run("decide", "--precision", "int8", request).out
+
+
+@pytest.mark.parametrize("command", ["decide", "serve", "play", "rows", "evaluate", "calibrate"])
+def test_commands_refuse_another_precision_by_name(run: Run, command: str) -> None:
+    refused = run(command, "--precision", "int4")
+    assert refused.code == 2
+    assert "--precision: invalid choice: 'int4'" in refused.err
+    assert "exact" in refused.err
+    assert "int8" in refused.err
+
+
+def test_a_server_says_which_precision_runs() -> None:
+    from skyinfer.serve.catalog import Catalog
+
+    for precision in border.PRECISIONS:
+        listing = Catalog.load([], threads=1, temperature_clamp=True, precision=precision).listing()
+        assert listing["models"][0]["x_precision"] == listing["data"][0]["meta"]["x_precision"] == precision

@@ -348,6 +348,7 @@ def info() -> dict[str, Any]:
             "supported": [name for name in names if border.isa_supported(name)],
             "selected": chosen_isa(),
         },
+        "precision": {"supported": list(PRECISIONS), "selected": EXACT},
     }
 
 

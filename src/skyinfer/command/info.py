@@ -26,3 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     put_line(f"  instruction sets   {', '.join(isa['built_in'])}")
     put_line(f"  this CPU runs      {', '.join(isa['supported'])}")
     put_line(f"  a model would run  {isa['selected']}")
+    precision = facts["precision"]
+    put_line(
+        f"  in precision       {precision['selected']}; also: {', '.join(precision['supported'][1:])} (--precision)"
+    )
