@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 from agreement import flight
-from checkpoints import SIZES, paint
+from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 from commands import Run
 from conftest import SUPPORTED_ISAS
 
@@ -254,3 +254,31 @@ def test_a_server_says_which_precision_runs() -> None:
     for precision in border.PRECISIONS:
         listing = Catalog.load([], threads=1, temperature_clamp=True, precision=precision).listing()
         assert listing["models"][0]["x_precision"] == listing["data"][0]["meta"]["x_precision"] == precision
+
+
+@pytest.mark.parametrize("where", ["norms", "residual stream"])
+@pytest.mark.parametrize("outtype", ["f16", "q8_0"])
+def test_outlier_channels_stay_near(tmp_path: Path, where: str, outtype: str) -> None:
+    """Four channels 100 times the others': in every norm, the columns behind it as much smaller, so that the function
+    is the same; or in all that is added to the residual stream."""
+    paint(tmp_path / "model", **SIZES["golden"], dtype="F32", weights="initial", seed=4)
+    path = next((tmp_path / "model").glob("*.safetensors"))
+    tensors, channels = read_safetensors(path), [3, 40, 77, 101]
+    for i in range(4):
+        layer = f"encoder.layers.{i}"
+        if where == "norms":
+            for norm, matrix in (("attn_norm", "attn.Wqkv"), ("mlp_norm", "mlp.Wi")):
+                if f"{layer}.{norm}.weight" in tensors:
+                    tensors[f"{layer}.{norm}.weight"][channels] *= 100
+                    tensors[f"{layer}.{matrix}.weight"][:, channels] /= 100
+        else:
+            for matrix in ("attn.Wo", "mlp.Wo"):
+                tensors[f"{layer}.{matrix}.weight"][channels] *= 100
+    if where != "norms":
+        tensors["encoder.embeddings.norm.weight"][channels] *= 100
+    write_safetensors(path, tensors)
+    skyinfer.convert(tmp_path / "model", tmp_path / "model.gguf", outtype=outtype)
+    exact, int8 = (load(tmp_path / "model.gguf", precision=precision) for precision in border.PRECISIONS)
+    for state in STATES:
+        p, q = (model.compile(REQUEST).step(state).copy() for model in (exact, int8))
+        assert np.abs(p - q).max() <= 0.005
