@@ -185,7 +185,7 @@ typedef struct {
     const char *isa;
     int tile_rows;  /* of the GEMM's register tile */
     int panel_cols; /* of a packed panel; even */
-    sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES]; /* NULL: a model widens such weights to F32 when they are set */
+    sky_gemm_fn *gemm[SKY_N_WEIGHT_TYPES]; /* NULL: a model widens such weights to F32 when they are set; of INT8, has no such precision */
     /* out [x.rows, sky_int8_row_bytes(x.cols)] = rows of activations for a product of 8-bit weights, each element times its column's
      * factor; factors [x.cols] or NULL. A row with a NaN or infinity gives NaN in every column of the product. */
     void (*quantize_rows)(sky_matrix x, const float *factors, char *out);

@@ -1,4 +1,5 @@
-/* Advanced SIMD of AArch64: 4 floats a vector, 32 registers. The 12 x 8 tile takes 24 accumulators, 2 weights and a broadcast. */
+/* Advanced SIMD of AArch64: 4 floats a vector, 32 registers. The 12 x 8 tile takes 24 accumulators, 2 weights and a broadcast. Products of
+ * 8-bit weights are those of portable.c, whose panels are as wide, where the CPU has no dot products (neondot.c). */
 #include "compiler.h"
 
 #if SKY_AARCH64
