@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..arguments import number_in
 from ..errors import RequestError, SkyinferError
-from ..serve.options import number_in
 from ..terminal import put_json, say
 from .model_option import add_model_option, model_path
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..arguments import number_in
 from ..errors import SkyinferError
-from ..serve.options import number_in
 from ..terminal import put_json, put_line, say
 from .model_option import A_MODEL
 from .request_file import read_questions

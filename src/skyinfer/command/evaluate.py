@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..arguments import add_precision_option
 from ..errors import SkyinferError
-from ..serve.options import add_precision_option
 from ..terminal import Progress, put_json, put_line
 from .labelled_rows import add_labelled_rows, read_labelled_rows
 from .model_option import A_MODEL, MODEL_VARIABLE, model_path

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..serve.options import add_precision_option
+from ..arguments import add_precision_option
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
 

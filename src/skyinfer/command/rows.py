@@ -8,8 +8,8 @@ import sys
 import time
 from typing import Any
 
+from ..arguments import number_in
 from ..errors import RequestError, SkyinferError, faults_named
-from ..serve.options import number_in
 from ..terminal import Progress, say
 from .model_option import add_model_option, model_path
 from .request_file import read_questions

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ..runtime.precision import EXACT, PRECISIONS
+from ..arguments import add_precision_option, number_in
+from ..runtime.precision import EXACT
 
 
 class Limits(NamedTuple):
@@ -121,13 +120,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
 
 
-def add_precision_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default=EXACT,
-        help="exact (default), or int8: weights of 8 bits, a quarter of the memory, faster, and answers near the exact",
-    )  # fmt: skip
-
-
 def from_arguments(arguments: argparse.Namespace, environment: dict[str, str]) -> Options:
     """The options that the flags give. The key comes from `environment`, so that no command line shows it.
 
@@ -180,18 +172,3 @@ def _mode(text: str) -> int:
     if re.fullmatch("0?[0-7]{3}", text) is None:
         raise argparse.ArgumentTypeError(f"expected three octal digits such as 660, got {text!r}")
     return int(text, 8)
-
-
-def number_in(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
-    """For argparse's `type`: a number from `least` to `most`."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"expected {least:g} to {most:.10g}, got {text!r}")
-        return value
-
-    return parse
