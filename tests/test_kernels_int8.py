@@ -150,6 +150,20 @@ def test_a_row_has_the_same_bits_wherever_it_stands(isa: str, k: int) -> None:
     np.testing.assert_array_equal(backwards[::-1], together)
 
 
+def test_a_tiny_row_has_the_same_bits_beside_an_outlier(isa: str) -> None:
+    """So small that its scale times a weight's is near the end of what floats hold."""
+    rng = np.random.default_rng(13)
+    kernels, packed = Kernels(isa), PackedMatrix(isa, q8_0(rng, 40, 128))
+    a = normal(rng, 6, 128)
+    a[::2] *= np.float32(1e-31)
+    a[1::2, 40] = 500
+    together, alone = np.empty((6, 40), np.float32), np.empty((3, 40), np.float32)
+    kernels.gemm(a, packed, together)
+    kernels.gemm(a[::2].copy(), packed, alone)
+    assert alone.any()
+    np.testing.assert_array_equal(together[::2], alone)
+
+
 def test_an_outlier_leaves_the_rest_of_its_block_its_digits(isa: str) -> None:
     rng = np.random.default_rng(6)
     k = 1024

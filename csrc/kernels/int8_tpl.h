@@ -188,11 +188,9 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
         (void)sums;
 #endif
     }
-    if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show; offsets were sums of no numbers */
-        for (int b = 0; b < n_blocks; b++) {
+    if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
+        for (int b = 0; b < n_blocks; b++)
             row.scales[b] = NAN;
-            row.offsets[b] = 0;
-        }
 }
 
 static void quantize_rows(sky_matrix x, const float *factors, char *out)
@@ -239,7 +237,7 @@ SKY_INLINE void int8_tile(const int rows, const int may_be_wide, const sky_gemm 
         acc[i][0] = acc[i][1] = v_set1(0.0f);
     for (int b = 0; b < n_blocks; b++) {
         vi sum[INT8_ROWS][PANEL_VECTORS];
-        int is_wide = 0; /* whether a row of the tile has two digits here; those with one then go along, times 256 */
+        int is_wide = 0; /* whether a row of the tile has two digits here; the second of the others is zero */
         for (int i = 0; i < rows && may_be_wide; i++)
             is_wide |= ((const uint8_t *)OF_ROW(a.is_wide, i))[b];
         SKY_UNROLL
@@ -250,10 +248,13 @@ SKY_INLINE void int8_tile(const int rows, const int may_be_wide, const sky_gemm 
         if (may_be_wide && is_wide) {
             SKY_UNROLL
             for (int i = 0; i < rows; i++) {
-                const int32_t offset = INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[b] : 0;
-                const vi start = vi_set1(((const uint8_t *)OF_ROW(a.is_wide, i))[b] ? offset : offset * 256);
-                sum[i][0] = vi_add(vi_shift8(sum[i][0]), start);
-                sum[i][1] = vi_add(vi_shift8(sum[i][1]), start);
+                const vi start = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[b] : 0);
+                if (((const uint8_t *)OF_ROW(a.is_wide, i))[b]) {
+                    sum[i][0] = vi_shift8(sum[i][0]);
+                    sum[i][1] = vi_shift8(sum[i][1]);
+                }
+                sum[i][0] = vi_add(sum[i][0], start);
+                sum[i][1] = vi_add(sum[i][1], start);
             }
             block_dot(rows, a.digits + (n_blocks + b) * A_PLANE_BYTES, row_bytes, w, ahead, ahead_bytes, sum);
         }
@@ -264,10 +265,7 @@ SKY_INLINE void int8_tile(const int rows, const int may_be_wide, const sky_gemm 
         w += BLOCK_BYTES;
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
-            float a_scale = ((const float *)OF_ROW(a.scales, i))[b];
-            if (may_be_wide && is_wide && !((const uint8_t *)OF_ROW(a.is_wide, i))[b])
-                a_scale *= 1.0f / 256.0f;
-            const vf scale = v_set1(a_scale);
+            const vf scale = v_set1(((const float *)OF_ROW(a.scales, i))[b]);
             acc[i][0] = v_fma(v_from_int(sum[i][0]), v_mul(w0, scale), acc[i][0]);
             acc[i][1] = v_fma(v_from_int(sum[i][1]), v_mul(w1, scale), acc[i][1]);
         }
