@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 BLOCK = 32
-LEVELS, WIDE_LEVELS, WIDE_FROM = 127, 127 * 256, 16
+LEVELS, WIDE_LEVELS, WIDE_FROM = 127, 127 * 256, 24
 
 
 class Blocks(NamedTuple):

@@ -62,7 +62,7 @@ enum {
     SKY_INT8_BLOCK = 32,
     SKY_INT8_LEVELS = 127,
     SKY_INT8_WIDE_LEVELS = 127 * 256, /* two digits of 8 bits */
-    SKY_INT8_WIDE_FROM = 16,
+    SKY_INT8_WIDE_FROM = 24,
 };
 #define SKY_INT8_SMALLEST 1e-30f /* the smallest magnitude that a block reaches its levels with */
 
