@@ -362,4 +362,5 @@ def test_faulty_rows_are_told_by_line(run: Run, tmp_path: Path) -> None:
     found = run("evaluate", path)
     assert found.code == 1
     assert "line 2" in found.err
+    assert found.err.endswith(f"{path}: 1 of 2 rows is faulty\n")
     assert run("evaluate", tmp_path / "missing.jsonl").code == 1

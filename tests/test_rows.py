@@ -123,6 +123,22 @@ def test_what_types_become(kind: Any, given: list[Any], states: list[Any]) -> No
         )
 
 
+@pytest.mark.parametrize("threads", [0, 257, True, "2"])
+def test_threads_that_no_call_takes(model: skyinfer.Model, threads: Any) -> None:
+    """The limit of `load` and of `skyinfer rows --threads` (csrc/skyinfer.h)."""
+    table = pa.table({"state": ["a"]})
+    compiled = model.compile(QUESTIONS)
+    for call in (
+        lambda: answer_rows(model, QUESTIONS, table, threads=threads),
+        lambda: compiled.arrays(["a"], threads=threads),
+        lambda: compiled.batches(["a"], 1, threads=threads),
+        lambda: skyinfer.load(model.path, threads=threads),
+    ):
+        with pytest.raises(ValueError, match="threads: expected 1 to 256, got"):
+            call()
+    assert answer_rows(model, QUESTIONS, table, threads=256).read_all().num_rows == 1
+
+
 def test_columns_that_cannot_be_used_are_refused(model: skyinfer.Model, table: Any) -> None:
     blob = table.append_column("blob", pa.array([b"x"] * N)).append_column("action_confidence", table["id"])
     for state, message in (

@@ -176,7 +176,7 @@ def test_every_faulty_row_is_told_at_once(tmp_path: Path) -> None:
         gather(read_rows(file), str(file))
     error = refused.value
     assert error.n_rows == 2 * len(faults) + 1
-    assert error.summary == f"{file}: {len(faults)} of {2 * len(faults) + 1} rows are faulty; nothing was trained"
+    assert error.summary == f"{file}: {len(faults)} of {2 * len(faults) + 1} rows are faulty"
     # the blank line counts as a line and is no row
     assert [fault.place for fault in error.faults] == [f"line {3 + 2 * i}" for i in range(len(faults))]
     for fault, (_, message) in zip(error.faults, faults, strict=True):

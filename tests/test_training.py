@@ -228,9 +228,9 @@ def test_a_head_longer_than_the_checkpoint_reads_is_refused(trained: tuple[Path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["out", "init"])
-def test_an_empty_path_of_a_directory_asks_for_one(tmp_path: Path, option: str) -> None:
-    with pytest.raises(FormatError, match=r"^'': the path is empty; name a directory$"):
+@pytest.mark.parametrize(("option", "wanted"), [("out", "a directory"), ("init", "a model")])
+def test_an_empty_path_says_what_to_name(tmp_path: Path, option: str, wanted: str) -> None:
+    with pytest.raises(FormatError, match=rf"^'': the path is empty; name {wanted}$"):
         train_rows(ROWS, **({"out": tmp_path / "model"} | {option: ""}))
 
 

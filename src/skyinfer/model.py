@@ -13,8 +13,8 @@ from .compiled import CompiledQuestions, compiled_questions, decided, prepared_q
 from .core import border
 from .errors import IsaError
 from .files import places
-from .runtime.cpus import available_cpus
-from .runtime.engine import MAX_THREADS, Engine
+from .runtime.cpus import available_cpus, checked_threads
+from .runtime.engine import Engine
 from .runtime.precision import EXACT, INT8, PRECISIONS
 from .runtime.thresholds import thresholds_of
 from .values import whole_number
@@ -81,7 +81,7 @@ def load(
         engine = Engine(
             source,
             isa=chosen_isa(isa),
-            threads=_checked_threads(threads),
+            threads=checked_threads(threads),
             temperature_clamp=temperature_clamp,
             token_table_bytes=_checked_bytes(token_table_bytes, precision),
             grow=grow,
@@ -106,10 +106,6 @@ def open_source(path: str | os.PathLike[str] | None) -> Iterator[ModelSource]:
 
         with GGUFFile.open(place.path) as file:
             yield file
-
-
-def _checked_threads(threads: int | None) -> int | None:
-    return None if threads is None else whole_number(threads, "threads", 1, MAX_THREADS)
 
 
 def _checked_bytes(n: int | None, precision: str) -> int:

@@ -40,4 +40,4 @@ def read_labelled_rows(arguments: argparse.Namespace, by: str | None = None) -> 
     except RowsError as fault:
         for line in fault.lines():
             say(line)
-        raise SkyinferError(f"{fault.source}: {len(fault.faults)} of {fault.n_rows} rows are faulty") from fault
+        raise SkyinferError(fault.summary) from fault

@@ -94,7 +94,7 @@ def training_faults_told(
     except RowsError as error:
         for line in error.lines():
             say(line)
-        raise SkyinferError(error.summary) from error
+        raise SkyinferError(f"{error.summary}; nothing was trained") from error
     # the library names its arguments, the command its options
     except SnapshotError as error:
         raise SkyinferError(f"{error.fault}; --force starts over") from error

@@ -15,9 +15,10 @@ from ..compiled import CompiledQuestions
 from ..errors import RequestError
 from ..model import Model
 from ..runtime.arrays import AnswerArrays, OnError, batches_at_once, in_order
+from ..runtime.cpus import checked_threads
 from ..runtime.thresholds import Thresholds, thresholds_of
 from ..schema import MinConfidence, Question, Questions, parse_questions
-from ..values import encodable, whole_number
+from ..values import encodable
 from .columns import AnswerColumns, Probabilities
 from .states import StateColumns
 
@@ -60,6 +61,7 @@ def answer_rows(
         RequestError: a question is faulty; or, when its batch is read, a row, which the path names: ("rows", number),
             counted from 0.
         TypeError: `source` is of another type.
+        ValueError: `threads` is no number from 1 to 256.
     """
     schema, batches = _opened(source)
     return answered(
@@ -90,8 +92,7 @@ def answered(
 ) -> pa.RecordBatchReader:
     """`answer_rows` for batches of one schema and any way to states. `first_row`: the number of the first in errors."""
     compiled, thresholds = model.compile(questions), thresholds_of(min_confidence)
-    if threads is not None:
-        whole_number(threads, "threads", 1)
+    checked_threads(threads)
     parsed = parse_questions(questions)
     columns = AnswerColumns(
         parsed, prefix=prefix, probabilities=probabilities, with_abstained=thresholds is not None,

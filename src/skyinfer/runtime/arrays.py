@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from ..core import border
 from ..errors import RequestError
 from ..values import whole_number
 from .answers import faulty_weights
-from .cpus import available_cpus
+from .cpus import available_cpus, checked_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,8 +100,7 @@ def answer_arrays(
     if on_error not in ("raise", "keep"):
         raise ValueError(f"on_error: expected 'raise' or 'keep', got {on_error!r}")
     n, shape = len(states), (len(states), prepared.n_options)
-    if threads is not None:
-        whole_number(threads, "threads", 1, border.MAX_THREADS)
+    checked_threads(threads)
     out = np.empty(shape, np.float32) if out is None else checked_out(out, shape)
     arrays = _empty(out, len(prepared.ids))
     temperatures = prepared.temperatures(temperature_clamp)
@@ -162,8 +160,7 @@ def answer_batches(
 ) -> Generator[AnswerArrays, None, None]:
     """Answers about states as they come. `CompiledQuestions.batches` has the contract."""
     whole_number(size, "size", 1)
-    if threads is not None:
-        whole_number(threads, "threads", 1, border.MAX_THREADS)
+    checked_threads(threads)
     numbers = count(0, size)
     left = iter(states)
 

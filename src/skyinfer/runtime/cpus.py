@@ -1,4 +1,4 @@
-"""How many CPUs this process may really use: inside a container that is fewer than the machine shows."""
+"""How many CPUs this process may really use, inside a container fewer than the machine shows; and limits of threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+from ..core import border
+from ..values import whole_number
+
+MAX_THREADS = border.MAX_THREADS  # of a plan, and of batches at once
+
+
+def checked_threads(threads: int | None) -> int | None:
+    """An argument `threads`, of which None leaves the number to skyinfer.
+
+    Raises:
+        ValueError: it is no whole number from 1 to `MAX_THREADS`.
+    """
+    return None if threads is None else whole_number(threads, "threads", 1, MAX_THREADS)
 
 
 def available_cpus(mounts: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:

@@ -23,14 +23,13 @@ from ..text.option_sequences import BUILDERS
 from ..text.sequence import longest_grown
 from ..text.template import PromptTemplate
 from ..text.tokenizer import Tokenizer
-from .cpus import available_cpus
+from .cpus import MAX_THREADS, available_cpus
 from .precision import EXACT
 from .prepared import Prepared, PreparedCache
 
 # Parameters from which threads pay for themselves: all of them in loading, those that every token is multiplied by in a
 # forward pass.
 _PARALLEL_PACKING = _PARALLEL_PASS = 4_000_000
-MAX_THREADS = border.MAX_THREADS  # of a plan
 
 # Matrices of 16 bits are widened when they are loaded where all of them take no more so: they stay in the caches.
 _WIDENED_BYTES = 2 << 20

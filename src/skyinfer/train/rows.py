@@ -55,8 +55,9 @@ class RowsError(SkyinferError, ValueError):
 
     @property
     def summary(self) -> str:
+        """How many they are, without what that was to be for."""
         n = len(self.faults)
-        return f"{self.source}: {n} of {self.n_rows} rows {'is' if n == 1 else 'are'} faulty; nothing was trained"
+        return f"{self.source}: {n} of {self.n_rows} rows {'is' if n == 1 else 'are'} faulty"
 
     def lines(self) -> Iterator[str]:
         """The first faults, one line each."""

@@ -140,7 +140,7 @@ def train_rows(
     """
     options = Options(
         size, vocab_size, max_len, head_max_len, epochs, batch_size, lr, held_out, seed,
-        None if init is None else checked_path(init, "a directory"), augmentations(augment),
+        None if init is None else checked_path(init, "a model"), augmentations(augment),
         architecture,
     )  # fmt: skip
     options.check()
