@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import checkpoints
+import numpy as np
 import pytest
 
 import skyinfer
-from skyinfer.distillation import LocalTeacher, RemoteTeacher, TeacherError
+from skyinfer.distillation import LocalTeacher, RemoteTeacher, TeacherError, distill
 from skyinfer.distillation.distilling import states_of
 from skyinfer.distillation.kept import KeptAnswers
 from skyinfer.errors import FormatError, SkyinferError
@@ -235,6 +238,100 @@ def test_answers_are_kept_for_the_same_teacher_and_questions(tmp_path: Path) -> 
     path.write_bytes(whole[:-1])  # as some editors leave it
     assert KeptAnswers(path, "t", QUESTIONS).found == kept.found
     assert path.read_bytes() == whole
+
+
+def kept_of(path: Path, teacher: LocalTeacher, states: list[Any] = STATES) -> KeptAnswers:
+    kept = KeptAnswers(path, teacher.name, QUESTIONS)
+    with kept.adding() as file:
+        for state, one in zip(states, teacher.ask(states), strict=True):
+            file.add(state, one)
+    return kept
+
+
+def test_answers_of_a_model_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    teacher = LocalTeacher(MODEL, QUESTIONS)
+    path = tmp_path / "answers.jsonl"
+    kept_of(path, teacher)
+    whole, kept = path.read_bytes(), KeptAnswers(path, MODEL.name, QUESTIONS)
+    kept.check(teacher)
+    for isa in skyinfer.info()["isa"]["supported"]:  # the last bits differ
+        kept.check(LocalTeacher(skyinfer.load(PAINTED, isa=isa), QUESTIONS))
+
+    other = tmp_path / MODEL.name
+    checkpoints.paint(other, **checkpoints.SIZES["pico"], seed=1)
+    tuned = tmp_path / "tuned" / MODEL.name
+    shutil.copytree(PAINTED, tuned)
+    weights = checkpoints.read_safetensors(tuned / "model.safetensors")
+    checkpoints.write_safetensors(
+        tuned / "model.safetensors",
+        {name: value * np.float32(1.01) if "scorer" in name else value for name, value in weights.items()},
+    )
+    for changed in (other, tuned):
+        model = skyinfer.load(changed, temperature_clamp=False)
+        assert model.name == MODEL.name
+        with pytest.raises(SkyinferError, match=f"holds answers of another model named '{MODEL.name}'.*name another"):
+            kept.check(LocalTeacher(model, QUESTIONS))
+    with pytest.raises(SkyinferError, match="of another model"):
+        distill(
+            STATES,
+            QUESTIONS,
+            skyinfer.load(other, temperature_clamp=False),
+            tmp_path / "out",
+            answers=path,
+            only_cost=True,
+        )
+    assert path.read_bytes() == whole
+
+    path.write_bytes(whole.replace(b'"go"', b'"went"'))
+    with pytest.raises(SkyinferError, match="other questions"):
+        KeptAnswers(path, MODEL.name, QUESTIONS)
+    lines = [json.loads(line) for line in whole.splitlines()]
+    lines[0]["answers"]["act"] = {"fly": 1.0}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    with pytest.raises(FormatError, match=r"answers\.act: 'fly' is no answer"):
+        KeptAnswers(path, MODEL.name, QUESTIONS).check(teacher)
+
+
+def test_a_model_that_reads_less_of_long_states_is_told_apart(tmp_path: Path) -> None:
+    states = [*STATES[:40], " ".join(f"car {i}" for i in range(400)), *STATES[40:50]]
+    kept = kept_of(tmp_path / "answers.jsonl", LocalTeacher(MODEL, QUESTIONS), states)
+    shorter = tmp_path / MODEL.name
+    shutil.copytree(PAINTED, shorter)
+    agent = json.loads((shorter / "rl_agent_config.json").read_text("utf-8"))
+    (shorter / "rl_agent_config.json").write_text(json.dumps({**agent, "max_len": agent["max_len"] // 2}), "utf-8")
+    with pytest.raises(SkyinferError, match=r"about the state .*car 0 car 1"):
+        kept.check(LocalTeacher(skyinfer.load(shorter), QUESTIONS))
+
+
+def test_an_endpoint_that_says_it_is_another_model_is_told_apart(tmp_path: Path) -> None:
+    path, names = tmp_path / "answers.jsonl", ["large-1"]
+
+    def answer(number: int, body: Any, request: Any) -> tuple[int, dict[str, str], bytes]:
+        found: Any = {**MODEL.decide(body["state"], body["questions"])}
+        found.pop("model")
+        return 200, {}, json.dumps(found | ({"model": names[0]} if names[0] else {})).encode()
+
+    def ask(states: list[Any]) -> None:
+        teacher = RemoteTeacher(url, QUESTIONS, at_once=1)
+        kept = KeptAnswers(path, teacher.name, QUESTIONS)
+        with kept.adding() as file:
+            for state, one in zip(states, teacher.ask(states), strict=True):
+                file.add(state, one)
+
+    with endpoint(answer) as url:
+        ask(STATES[:3])
+        ask(STATES[3:5])
+        whole = path.read_bytes()
+        assert [json.loads(line)["x_model"] for line in whole.splitlines()] == ["large-1"] * 5
+        names[0] = "large-2"
+        with pytest.raises(SkyinferError, match=r"of the model 'large-1', and .* says now that it is 'large-2'; name"):
+            ask(STATES[5:7])
+        assert path.read_bytes() == whole
+        names[0] = ""  # it may say nothing
+        ask(STATES[5:7])
+        assert "x_model" not in json.loads(path.read_bytes().splitlines()[-1])
+        names[0] = "large-1"
+        ask(STATES[7:8])
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def distill(
         teacher: a model, what `skyinfer.load` takes, or the address of an endpoint (http or https); or an object with
             `name` and `ask` (teachers.py).
         out: the directory that training writes.
-        answers: the file that keeps what the teacher said, which is not asked again. Default: `out` with
-            ".answers.jsonl" behind it.
+        answers: the file that keeps what the teacher said, which is not asked again, but for a model a few states.
+            Default: `out` with ".answers.jsonl" behind it.
         key, at_once, rate, retries: of an endpoint, as for `RemoteTeacher`.
         price: of a million tokens that an endpoint reads, for the cost.
         only_cost: end when the cost is known, for which the teacher is asked about one state, or a few.
@@ -102,7 +102,8 @@ def distill(
     Raises:
         TeacherError: the teacher does not answer. What it has said is kept.
         RequestError: a question or a state is faulty; the path to a state is ("states", its number).
-        SkyinferError: there are too few states; or as `KeptAnswers` and `train_rows`.
+        SkyinferError: there are too few states; the answers that are kept are not those of this teacher, which may have
+            been trained anew since; or as `KeptAnswers` and `train_rows`.
         ImportError: the extra `train` is not installed.
         OSError: a file cannot be read or written.
     """
@@ -125,6 +126,8 @@ def distill(
     asked = _teacher(teacher, questions, key, at_once, rate, retries)
     where = answers_path(place, answers)
     kept = KeptAnswers(where, asked.name, questions)
+    if isinstance(asked, LocalTeacher):
+        kept.check(asked)
     say = say or (lambda text: None)
     _ask_all(asked, kept, list(different.values()), price, only_cost, at_once, say, progress)
     if only_cost:
@@ -194,7 +197,7 @@ def _ask_all(
     left = [state for state in states if key_of(state) not in kept.found]
     known = f"{len(states) - len(left):,} of {len(states):,} states are answered in {kept.path}"
     if not left:
-        say(f"{known}; the teacher is not asked")
+        say(f"{known}; the teacher is not asked for more")
         return
     is_remote = not isinstance(teacher, LocalTeacher)
     n_tried = 1 if is_remote else min(len(left), 8)

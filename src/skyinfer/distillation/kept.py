@@ -1,7 +1,8 @@
 """A teacher's answers, kept as rows of training in a file of JSON Lines that grows by the answer.
 
 Each line has the state, the questions, the answers, and as `x_teacher`, `x_tokens`, `x_seconds` who gave them, what it
-read and how long it took. What an interrupted run leaves of its last line is cut off by the next one.
+read and how long it took; of an endpoint as `x_model` the model that it says it is. What an interrupted run leaves of
+its last line is cut off by the next one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Any
 from ..errors import FormatError, RequestError, SkyinferError, faults_named
 from ..train.rows import read_rows
 from ..values import short
-from .teachers import Taught
+from .teachers import LocalTeacher, Taught
 
+# Answers that a model gives once more: so many about the longest states, which tell its limits, and about the first.
+_ASKED_AGAIN = 4
+_REMEDY = "name another file, or remove this one"
 # of every line
 _BEGINNING = b'{"state": '
 
@@ -45,6 +49,7 @@ class KeptAnswers:
         """
         self.path, self._teacher = path, teacher
         self._questions = json.loads(json.dumps(questions))
+        self._model: str | None = None
         self.found: dict[str, Taught] = {}
         if not path.exists():
             return
@@ -61,15 +66,35 @@ class KeptAnswers:
                 raise FormatError(f"{path}: {place}: is no answer of a teacher; name another file")
             if row["x_teacher"] != teacher or row["questions"] != self._questions:
                 other = "to other questions" if row["x_teacher"] == teacher else f"of {short(row['x_teacher'])}"
-                raise SkyinferError(f"{path}: {place}: holds answers {other}; name another file, or remove this one")
-            tokens, seconds = row.get("x_tokens", 0), row.get("x_seconds", 0.0)
-            self.found[key_of(row["state"])] = Taught(row["answers"], tokens, seconds)
+                raise SkyinferError(f"{path}: {place}: holds answers {other}; {_REMEDY}")
+            tokens, seconds, model = row.get("x_tokens", 0), row.get("x_seconds", 0.0), row.get("x_model")
+            self._model = model or self._model
+            self.found[key_of(row["state"])] = Taught(row["answers"], tokens, seconds, model)
         # only now, as it might have been a file of the user's
         if last:
             with faults_named(path), open(path, "r+b") as file:
                 file.truncate(len(data) - len(last))
                 file.seek(0, os.SEEK_END)
                 file.write(b"" if is_unfinished else last + b"\n")
+
+    def check(self, teacher: LocalTeacher) -> None:
+        """Ask about a few states once more, since a model that is trained anew keeps its name.
+
+        Raises:
+            SkyinferError: the teacher does not say what is kept.
+            FormatError: what is kept is no answer to the questions.
+        """
+        by_length = sorted(self.found, key=len, reverse=True)
+        for key in dict.fromkeys([*by_length[:_ASKED_AGAIN], *list(self.found)[:_ASKED_AGAIN]]):
+            try:
+                says_so = teacher.says(json.loads(key), self.found[key].answers)
+            except RequestError as error:
+                raise FormatError(f"{self.path}: state {short(key)}: {error}; {_REMEDY}") from error
+            if not says_so:
+                raise SkyinferError(
+                    f"{self.path}: holds answers of another model named {short(teacher.name)}, or of this one before "
+                    f"it was changed, as about the state {short(key)}; {_REMEDY}"
+                )
 
     @contextmanager
     def adding(self) -> Iterator[_Writer]:
@@ -86,9 +111,20 @@ class _Writer:
         self._kept, self._file = kept, file
 
     def add(self, state: Any, taught: Taught) -> None:
+        """
+        Raises:
+            SkyinferError: the teacher says that it is another model than that of the answers before.
+        """
         kept = self._kept
+        if taught.model is not None and kept._model is not None and taught.model != kept._model:
+            raise SkyinferError(
+                f"{kept.path}: holds answers of the model {short(kept._model)}, and {kept._teacher} says now that it "
+                f"is {short(taught.model)}; {_REMEDY}"
+            )
+        kept._model = taught.model or kept._model
         line = {"state": state, "questions": kept._questions, "answers": taught.answers,
-                "x_teacher": kept._teacher, "x_tokens": taught.n_tokens, "x_seconds": taught.seconds}  # fmt: skip
+                "x_teacher": kept._teacher, "x_tokens": taught.n_tokens, "x_seconds": taught.seconds,
+                **({} if taught.model is None else {"x_model": taught.model})}  # fmt: skip
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
         kept.found[key_of(state)] = taught

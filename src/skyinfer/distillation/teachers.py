@@ -32,6 +32,9 @@ _LONGEST_ANSWER = 1 << 24
 # Answers of a server that may be others a little later (RFC 9110: too many requests, and faults of its own).
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _LONGEST_PAUSE = 60.0  # seconds
+# Within `_NEAR` in the logarithm, as in a score, are the answers of one model on all instruction sets. What is less
+# probable than `_LEAST` teaches a student nothing.
+_NEAR, _LEAST = 2e-3, 1e-7
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
@@ -49,15 +52,17 @@ class TeacherError(SkyinferError):
 
 
 class Taught(NamedTuple):
-    """What a teacher says about one state: answers as in a row, tokens that it read (0: not said), seconds it took."""
+    """What a teacher says about one state: answers as in a row, tokens that it read (0: not said), seconds it took; of
+    an endpoint the name of the model that gives them, where it says one."""
 
     answers: dict[str, Any]
     n_tokens: int
     seconds: float
+    model: str | None = None
 
 
 class Teacher(Protocol):
-    """name: as it is kept with its answers."""
+    """name: as it is kept with its answers; one that answers otherwise has another."""
 
     @property
     def name(self) -> str: ...
@@ -88,6 +93,11 @@ def as_row(response: Mapping[str, Any], questions: Sequence[Question]) -> dict[s
     return found
 
 
+def _is_near(p: float, q: float) -> bool:
+    """By their logarithms, in which two models differ even where both are sure."""
+    return abs(math.log(max(p, _LEAST)) - math.log(max(q, _LEAST))) < _NEAR
+
+
 class LocalTeacher:
     """A model that skyinfer loads."""
 
@@ -95,6 +105,19 @@ class LocalTeacher:
         self.model, self.name = model, model.name
         self._compiled, self._at_once = model.compile(questions), batches_at_once(model.engine)
         self._questions = parse_questions(questions)
+
+    def says(self, state: Any, answers: Mapping[str, Any]) -> bool:
+        """Whether these, as in a row, are its answers about a state, up to the rounding of another instruction set.
+
+        Raises:
+            RequestError: they are no answers to its questions.
+        """
+        own = next(self.ask([state])).answers
+        return all(
+            _is_near(p, q)
+            for question in self._questions
+            for p, q in zip(*(target_of(question, said.get(str(question.id))) for said in (own, answers)), strict=True)
+        )
 
     def ask(self, states: Sequence[Any]) -> Iterator[Taught]:
         def answer(begin: int) -> list[Taught]:
@@ -167,7 +190,10 @@ class RemoteTeacher:
             raise TeacherError(f"{self.url}: its answer cannot be learned from: {error}") from error
         usage = response.get("usage")
         n_tokens = usage.get("input_tokens") if isinstance(usage, Mapping) else 0
-        return Taught(answers, n_tokens if isinstance(n_tokens, int) else 0, seconds)
+        model = response.get("model")
+        return Taught(
+            answers, n_tokens if isinstance(n_tokens, int) else 0, seconds, model if isinstance(model, str) else None
+        )
 
     def _response(self, body: bytes) -> tuple[dict[str, Any], float]:
         """The server's answer, and how many seconds it took in the end."""
