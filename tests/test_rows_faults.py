@@ -19,6 +19,7 @@ from skyinfer.terminal import Progress
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyarrow.csv")
 
 N = 2000
 ROWS = ("rows", "-q", "q.json", "-o")
@@ -157,7 +158,7 @@ def test_text_that_no_column_can_be_called_is_told(run: Run, there: Path, out: s
             assert json.loads(line).items() >= json.loads(Path(name).read_text()).items()
             Path(out).unlink(missing_ok=True)
         else:
-            assert found.fault().startswith(f"{name}: row 0 holds the lone surrogate U+D800")
+            assert found.fault().startswith(f"{name}: rows.0: holds the lone surrogate U+D800")
     kept = run("rows", "state.jsonl", "-q", "q.json", "-o", out, "--on-error", "keep", "--from", "jsonl")
     if out in ("out.jsonl", "-"):
         line = Path(out).read_text("utf-8") if out != "-" else kept.out
@@ -220,3 +221,63 @@ def test_inputs_that_cannot_be_read_leave_nothing(run: Run, there: Path) -> None
         assert run(*ROWS, "out.jsonl", "in.jsonl").fault() == "in.jsonl: Permission denied"
     Path("directory.jsonl").rmdir()
     assert sorted(there.iterdir()) == before
+
+
+FAULTY_LINES = [b"{no", b"[1]", b'{"state": "caf\xe9"}', b'{"state": "\\\xe9"}', b'{"state": "\\ud800"}']
+SAID = [
+    "is not JSON",
+    "is not an object",
+    "is not UTF-8 (byte 0xe9 at offset 14)",
+    "is not UTF-8 (byte 0xe9",
+    "surrogate",
+]
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.csv", "out.arrow", "out.jsonl"])
+def test_faulty_lines_are_kept_in_every_format(run: Run, there: Path, out: str) -> None:
+    sound = [b'{"id": 1, "state": "vy 1"}', b'{"id": 2, "state": "vy 2"}']
+    Path("mixed.jsonl").write_bytes(b"\n".join([sound[0], *FAULTY_LINES, sound[1], b'{"id": 3}']) + b"\n")
+    assert run("rows", "mixed.jsonl", "-q", "q.json", "-o", out, "--on-error", "keep").code == 0
+    if out.endswith(".jsonl"):
+        rows = [json.loads(line) for line in Path(out).read_text().splitlines()]
+    elif out.endswith(".csv"):
+        rows = pa.csv.read_csv(out).to_pylist()
+    else:
+        table = pq.read_table(out) if out.endswith(".parquet") else pa.ipc.open_file(out).read_all()
+        assert table.schema.field("x_line").type == pa.string()
+        rows = table.to_pylist()
+    assert [row.get("id") for row in rows] == [1, None, None, None, None, None, 2, 3]
+    assert [row["action"] is None for row in rows] == [False, *[True] * 5, False, True]
+    for row, line, said in zip(rows[1:6], FAULTY_LINES, SAID, strict=True):
+        assert said in row["x_error"]
+        if "x_line" in row:  # a lone surrogate is JSON, which JSON Lines can write
+            assert row["x_line"] == line.decode("utf-8", "backslashreplace")
+    assert rows[0].get("x_line") is rows[6].get("x_line") is None
+    # of a column it is not known whether the field was there
+    assert rows[7]["x_error"].startswith("state: is missing" if out.endswith(".jsonl") else "must not be null")
+    # without --on-error keep, the one row
+    said = run("rows", "mixed.jsonl", "-q", "q.json", "-o", f"stop.{out}").fault()
+    assert said.startswith("mixed.jsonl: rows.1: is not JSON")
+    Path("latin.jsonl").write_bytes(b"\n".join([*sound, FAULTY_LINES[2]]))
+    said = run("rows", "latin.jsonl", "-q", "q.json", "-o", f"stop.{out}").fault()
+    assert said.startswith("latin.jsonl: rows.2: is not UTF-8 (byte 0xe9 at offset 14); --on-error keep")
+
+
+@pytest.mark.parametrize("option", [[], ["--text"]])
+@pytest.mark.parametrize(
+    "table", ["state,note\na,caf\xe9\n", "state,caf\xe9\na,b\n", "state\n" + "a\n" * (1 << 20) + "\xe9"]
+)
+def test_csv_that_is_not_utf8_is_told(run: Run, there: Path, table: str, option: list[str]) -> None:
+    Path("latin.csv").write_text(table, "latin-1")
+    said = run("rows", "latin.csv", "-q", "q.json", "-o", "out.csv", *option, "--on-error", "keep").fault()
+    assert said.startswith("latin.csv: is not UTF-8 (byte 0xe9); save it as UTF-8")
+
+
+def test_a_column_called_as_that_of_faulty_lines(run: Run, there: Path) -> None:
+    """It is carried along from a table, and refused where lines become columns."""
+    saved(Path("own.jsonl"), {"state": "a", "x_line": "mine"})
+    assert run("rows", "own.jsonl", "-q", "q.json", "-o", "own.parquet").code == 0
+    said = run("rows", "own.jsonl", "-q", "q.json", "-o", "out.parquet", "--on-error", "keep").fault()
+    assert "field 'x_line' is to hold" in said
+    assert run("rows", "own.parquet", "-q", "q.json", "-o", "out.jsonl", "--prefix", "b_").code == 0
+    assert json.loads(Path("out.jsonl").read_text())["x_line"] == "mine"

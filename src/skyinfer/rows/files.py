@@ -1,11 +1,13 @@
 """Files of rows: Parquet, CSV, JSON Lines and Arrow, read and written some thousand rows at a time.
 
-A line of JSON Lines stays text, in one column, until its state is read or the line is written again, so rows need not
-have the same fields. Only where another format is written do they become columns, by what the first rows have.
+A line of JSON Lines stays as it is, in one column, until its state is read or the line is written again, so rows need
+not have the same fields. Only where another format is written do they become columns, by what the first rows have; a
+line that is none of these rows then has a column of its own.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -21,16 +23,18 @@ import pyarrow.types as types
 
 from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
-from ..values import lone_surrogate
+from ..values import encodable, lone_surrogate
 from .columns import ERROR
 from .states import ColumnError
+from .tables import States
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
              ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}  # fmt: skip
 
-LINE = "x_line"  # the column of lines of JSON
-_LINES = pa.schema([(LINE, pa.string())])
+LINE = "x_line"  # the column of lines of JSON: bytes, which need not be UTF-8, until they are written
+_ALL_LINES, _FAULTY_LINES = {b"x_line": b"all"}, {b"x_line": b"faulty"}  # a schema's metadata: what the column holds
+_LINES = pa.schema([(LINE, pa.binary())], metadata=_ALL_LINES)
 _READ_AT_ONCE = 8192  # rows
 # Rows that are written together, whatever batches they come in, so that a file's bytes tell nothing of those.
 _WRITTEN_AT_ONCE = 1 << 16
@@ -63,34 +67,38 @@ def format_of(path: str, given: str | None) -> str:
 
 
 @contextmanager
-def open_rows(file: BinaryIO, name: str, form: str, *, as_lines: bool, as_text: bool = False) -> Iterator[Rows]:
-    """The rows of a file. `as_lines`: JSON stays text. `as_text`: no column of CSV is taken for anything else.
+def open_rows(
+    file: BinaryIO, name: str, form: str, *, as_lines: bool, as_text: bool = False, keep_faulty: bool = False
+) -> Iterator[Rows]:
+    """The rows of a file. `as_lines`: JSON stays lines. `as_text`: no column of CSV is taken for anything else.
+    `keep_faulty`: a line that is no row becomes one of nulls, and the line in the column `LINE`.
 
     Raises:
         FormatError: not of this format, here or when a batch is read.
+        RequestError: a line is no row, and is not to be kept; the path is ("rows", its number).
         OSError: it cannot be read.
     """
     with _faults(name):
-        rows = _opened(file, name, form, as_lines, as_text)
+        rows = _opened(file, name, form, as_lines, as_text, keep_faulty)
     yield Rows(rows.schema, _named(rows.batches, name), rows.n_rows)
 
 
-def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool) -> Rows:
+def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool, keep_faulty: bool) -> Rows:
     if form == "jsonl":
         lines = _lines(file, name)
-        return Rows(_LINES, lines, None) if as_lines else _columns_of(lines, name)
+        return Rows(_LINES, lines, None) if as_lines else _columns_of(lines, name, keep_faulty)
     if form == "parquet":
         parquet = pq.ParquetFile(file, pre_buffer=False)
         return _decoded(parquet.schema_arrow, parquet.iter_batches(_READ_AT_ONCE), parquet.metadata.num_rows)
     if form == "csv":
         options = pc.ReadOptions(use_threads=False, block_size=1 << 20)
         if as_text:
-            names = pc.open_csv(file, read_options=options).schema.names
+            names = pc.open_csv(_CheckedText(file, name), read_options=options).schema.names
             file.seek(0)
-            reader = pc.open_csv(file, options, convert_options=pc.ConvertOptions(
+            reader = pc.open_csv(_CheckedText(file, name), options, convert_options=pc.ConvertOptions(
                 column_types={name: pa.string() for name in names}, strings_can_be_null=False))  # fmt: skip
         else:
-            reader = pc.open_csv(file, options)
+            reader = pc.open_csv(_CheckedText(file, name), options)
         return _decoded(reader.schema, iter(reader), None)
     start = file.read(6)
     file.seek(0)
@@ -111,70 +119,123 @@ def _decoded(schema: pa.Schema, batches: Iterator[pa.RecordBatch], n_rows: int |
     return Rows(plain, batches if plain.equals(schema) else (batch.cast(plain) for batch in batches), n_rows)
 
 
+class _CheckedText(io.RawIOBase):
+    """A file as it is read, refused where it is not UTF-8: pyarrow would take the column for binary, or say less."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self._name = file, name
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        try:
+            self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            bad = f"byte 0x{error.object[error.start]:02x}"
+            raise FormatError(f"{self._name}: is not UTF-8 ({bad}); save it as UTF-8") from None
+        return data
+
+
 def _lines(file: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
-    number = 0
     lines = (line for line in read_lines(file, name) if line.strip())
     while some := list(islice(lines, _READ_AT_ONCE)):
-        try:
-            texts = [line.decode("utf-8").strip() for line in some]
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{name}: rows {number} to {number + len(some) - 1} are not all UTF-8: {error}") from None
-        number += len(some)
-        yield pa.record_batch([pa.array(texts, pa.string())], schema=_LINES)
+        yield pa.record_batch([pa.array(some, pa.binary())], schema=_LINES)
 
 
-def _columns_of(lines: Iterator[pa.RecordBatch], name: str) -> Rows:
+def _columns_of(lines: Iterator[pa.RecordBatch], name: str, keep_faulty: bool) -> Rows:
     """Lines of JSON as columns: those, and of the types, that the first batch of lines has."""
     first = next(lines, None)
     if first is None:
         raise FormatError(f"{name}: has no rows, which would say what columns it has; write JSON Lines")
-    parsed = _objects(first, name, 0)
+    parsed = _objects(first, 0, keep_faulty)
     try:
-        schema = pa.Table.from_pylist(parsed).schema
+        schema = pa.Table.from_pylist([row for row in parsed if isinstance(row, dict)]).schema
     except pa.ArrowException as error:
         raise FormatError(f"{name}: its rows have no common columns: {error}; write JSON Lines") from error
+    if keep_faulty:
+        if LINE in schema.names:
+            raise FormatError(
+                f"{name}: field {LINE!r} is to hold lines that are no rows; rename it, or write JSON Lines"
+            )
+        schema = schema.append(pa.field(LINE, pa.binary())).with_metadata(_FAULTY_LINES)
 
     def batches() -> Iterator[pa.RecordBatch]:
         number, some = 0, parsed
         while some:
-            unknown = next((key for row in some for key in row if key not in schema.names), None)
+            sound = ((i, row) for i, row in enumerate(some, number) if isinstance(row, dict))
+            unknown = next(((i, key) for i, row in sound for key in row if key not in fields), None)
+            if unknown is not None:
+                raise FormatError(f"{name}: row {unknown[0]}: field {unknown[1]!r} is new; write JSON Lines")
+            rows = [row if isinstance(row, dict) else {LINE: row} for row in some]
             try:
-                if unknown is not None:
-                    raise FormatError(f"{name}: field {unknown!r}, after row {number}, is new; write JSON Lines")
-                yield from pa.Table.from_pylist(some, schema=schema).combine_chunks().to_batches()
+                yield from pa.Table.from_pylist(rows, schema=schema).combine_chunks().to_batches()
             except pa.ArrowException as error:
                 message = f"{name}: rows from {number} on are not as those before: {error}; write JSON Lines"
                 raise FormatError(message) from error
             number += len(some)
             batch = next(lines, None)
-            some = [] if batch is None else _objects(batch, name, number)
+            some = [] if batch is None else _objects(batch, number, keep_faulty)
 
+    fields = set(schema.names) - ({LINE} if keep_faulty else set())
     return Rows(schema, batches(), None)
 
 
-def _objects(batch: pa.RecordBatch, name: str, first: int) -> list[dict[str, Any]]:
-    found = []
+def _objects(batch: pa.RecordBatch, first: int, keep_faulty: bool) -> list[dict[str, Any] | bytes]:
+    """The rows that lines are; in place of a faulty one, which is to be kept, the line."""
+    found: list[dict[str, Any] | bytes] = []
     for number, line in enumerate(batch.column(0).to_pylist(), first):
-        row = parsed_line(line)
-        if isinstance(row, RequestError):
-            raise FormatError(f"{name}: row {number} {row.message}")
-        if "\\u" in line and (bad := lone_surrogate(json.dumps(row, ensure_ascii=False))) is not None:
-            raise FormatError(
-                f"{name}: row {number} holds the lone surrogate {bad}, which no column can; write JSON Lines"
-            )
-        found.append(row)
+        row = _encodable_row(line)
+        if not isinstance(row, RequestError):
+            found.append(row)
+        elif keep_faulty:
+            found.append(line)
+        else:
+            raise RequestError(("rows", number), encodable(row.message))
     return found
 
 
-def parsed_line(line: str) -> dict[str, Any] | RequestError:
+def _encodable_row(line: bytes) -> dict[str, Any] | RequestError:
+    """The object that a line is, or why it is none that columns can hold."""
+    row = parsed_line(line)
+    if not isinstance(row, RequestError) and b"\\u" in line:
+        bad = lone_surrogate(json.dumps(row, ensure_ascii=False))
+        if bad is not None:
+            return RequestError((), f"holds the lone surrogate {bad}, which no column can; write JSON Lines")
+    return row
+
+
+def parsed_line(line: bytes) -> dict[str, Any] | RequestError:
     """The object that a line is, or why it is none."""
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8").strip())
+    except UnicodeDecodeError as error:
+        return RequestError((), f"is not UTF-8 (byte 0x{line[error.start]:02x} at offset {error.start})")
     except RecursionError:
         return RequestError((), "is nested too deeply; flatten it")
     except ValueError as error:
         return RequestError((), f"is not JSON: {error}")
     return row if isinstance(row, dict) else RequestError((), "is not an object; write {...} on each line")
+
+
+def _text_of(line: bytes) -> str:
+    """A line as text, with an escape in place of each byte that is none."""
+    return line.decode("utf-8", "backslashreplace").strip()
+
+
+class FaultsOfLines:
+    """The states of columns that lines of JSON became, and what is wrong with the lines that became none."""
+
+    def __init__(self, columns: States) -> None:
+        self._columns = columns
+
+    def states(self, batch: pa.RecordBatch) -> list[Any]:
+        return [
+            state if line is None else _encodable_row(line)
+            for state, line in zip(self._columns.states(batch), batch.column(LINE).to_pylist(), strict=True)
+        ]
 
 
 class LineStates:
@@ -206,8 +267,17 @@ class LineStates:
 # ---------------------------------------------------------------------------------------- writing
 
 
+def keeps_faulty_lines(schema: pa.Schema) -> bool:
+    """Whether rows were read with `keep_faulty`, and have the column for it."""
+    return _FAULTY_LINES.items() <= (schema.metadata or {}).items()
+
+
 def write_rows(file: Writable, form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Writes batches; the bytes depend on the rows alone, not on the batches that they come in."""
+    if keeps_faulty_lines(schema):
+        number = schema.names.index(LINE)
+        schema = schema.set(number, pa.field(LINE, pa.string())).remove_metadata()
+        batches = (_with_text(batch, number, schema) for batch in batches)
     if form == "jsonl":
         for batch in batches:
             write_lines(file, batch)
@@ -246,15 +316,22 @@ def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(batches).combine_chunks().cast(schema)
 
 
+def _with_text(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    columns = batch.columns
+    texts = [None if line is None else _text_of(line) for line in columns[number].to_pylist()]
+    columns[number] = pa.array(texts, pa.string())
+    return pa.record_batch(columns, schema=schema)
+
+
 def write_lines(file: Writable, batch: pa.RecordBatch) -> None:
     """A row a line, as JSON; what a line of the input had comes first."""
     text = io.StringIO()
-    lines = LINE in batch.schema.names
+    lines = _ALL_LINES.items() <= (batch.schema.metadata or {}).items()
     for row in batch.to_pylist():
         if lines:
             line = row.pop(LINE)
             given = parsed_line(line)
-            row = {LINE: line, **row} if isinstance(given, RequestError) else _merged(given, row)
+            row = {LINE: _text_of(line), **row} if isinstance(given, RequestError) else _merged(given, row)
         text.write(json.dumps(row, ensure_ascii=False, default=str))
         text.write("\n")
     file.write(text.getvalue().encode("utf-8", "backslashreplace"))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
 from ..model import Model
-from .files import LineStates, Rows, Writable, open_rows, write_rows
+from .files import FaultsOfLines, LineStates, Rows, Writable, keeps_faulty_lines, open_rows, write_rows
 from .states import StateColumns
 from .tables import States, answered
 
@@ -74,9 +74,10 @@ def answer_file(
     try:
         as_lines = source_format == out_format == "jsonl"
         with open(source, "rb") as file, open_rows(
-            file, str(source), source_format, as_lines=as_lines, as_text=as_text
+            file, str(source), source_format, as_lines=as_lines, as_text=as_text,
+            keep_faulty=options.get("on_error") == "keep",
         ) as rows:  # fmt: skip
-            first, last = _range(rows, shard, source, source_format, as_lines)
+            first, last = _range(rows, shard, source, source_format)
             states = _states(rows, state, as_lines, parse_json)
             left = _between(rows.batches, first + done, last)
             reader = answered(model, questions, rows.schema, left, states, first_row=first + done, **options)
@@ -207,13 +208,13 @@ def _write_part(parts: Path, schema: pa.Schema, begin: int, end: int, batches: l
             stream.write_batch(batch)
 
 
-def _range(rows: Rows, shard: tuple[int, int], source: Path, form: str, as_lines: bool) -> tuple[int, int | None]:
+def _range(rows: Rows, shard: tuple[int, int], source: Path, form: str) -> tuple[int, int | None]:
     """The rows of a shard: the first, and the one after the last; None where nobody has counted."""
     n_rows = rows.n_rows
     if shard == (1, 1):
         return 0, n_rows
     if n_rows is None:
-        with open(source, "rb") as file, open_rows(file, str(source), form, as_lines=as_lines) as counted:
+        with open(source, "rb") as file, open_rows(file, str(source), form, as_lines=True) as counted:
             n_rows = sum(map(len, counted.batches))
     i, n = shard
     return n_rows * (i - 1) // n, n_rows * i // n
@@ -253,7 +254,8 @@ def answer_stream(
     parse_json = options.pop("parse_json", False)
     as_lines = source_format == out_format == "jsonl"
     n_rows = 0
-    with open_rows(source, name, source_format, as_lines=as_lines, as_text=as_text) as rows:
+    keep_faulty = options.get("on_error") == "keep"
+    with open_rows(source, name, source_format, as_lines=as_lines, as_text=as_text, keep_faulty=keep_faulty) as rows:
         reader = answered(
             model, questions, rows.schema, rows.batches, _states(rows, state, as_lines, parse_json), **options
         )
@@ -273,4 +275,5 @@ def _states(rows: Rows, names: list[str], as_lines: bool, parse_json: bool) -> S
     if as_lines:
         return LineStates(names, parse_json=parse_json)
     columns = (names[0] if len(names) == 1 else names) if names else None
-    return StateColumns(rows.schema, columns, parse_json=parse_json)
+    found = StateColumns(rows.schema, columns, parse_json=parse_json)
+    return FaultsOfLines(found) if keeps_faulty_lines(rows.schema) else found

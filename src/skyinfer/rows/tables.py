@@ -107,13 +107,21 @@ def answered(
         sound = [None if i in not_json else value for i, value in enumerate(read)]
         arrays = compiled.arrays(sound, on_error="keep", threads=1)
         errors = {i: not_json.get(i, error) for i, error in arrays.errors.items()}
+        # in a row an error is about its field, not about a state of many; Arrow carries the text, as UTF-8
+        of_rows = {
+            i: RequestError(
+                tuple(
+                    encodable(part) if isinstance(part, str) else part
+                    for part in (error.loc if i in not_json else error.loc[2:])
+                ),
+                encodable(error.message),
+            )
+            for i, error in errors.items()
+        }
         if errors and on_error == "raise":
             i = min(errors)
-            loc = errors[i].loc if i in not_json else errors[i].loc[2:]
-            # Arrow carries the error's text, as UTF-8
-            read_loc = [encodable(part) if isinstance(part, str) else part for part in loc]
-            raise RequestError(("rows", first_row + first + i, *read_loc), encodable(errors[i].message))
-        said = [encodable(errors[i].message) if i in errors else None for i in range(len(read))] if errors else None
+            raise RequestError(("rows", first_row + first + i, *of_rows[i].loc), of_rows[i].message)
+        said = [str(of_rows[i]) if i in errors else None for i in range(len(read))] if errors else None
         below = None if thresholds is None else _abstained(compiled, parsed, sound, arrays, thresholds)
         return pa.record_batch([*batch.columns, *columns.arrays(arrays, said, below)], schema=joined)
 
