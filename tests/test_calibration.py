@@ -27,7 +27,7 @@ QUESTIONS: dict[str, Any] = {
     "margin": {"type": "score", "instructions": "How much room?", "criteria": ["none", "tight", "a lot", "all"]},
     "rare": {"type": "score", "instructions": "How much?", "criteria": list("abcdefg")},
 }
-TEMPERATURE = 0.6  # by which the labels are drawn
+TEMPERATURE = 0.75  # by which the labels are drawn
 N = 500
 
 
@@ -233,3 +233,26 @@ def test_the_command(run: Run, gguf: Path, rows: Path, tmp_path: Path) -> None:
     assert (same.code, same.err) == (0, "")
     assert (tmp_path / "same.gguf").read_bytes() == out.read_bytes()
     assert run("calibrate", tmp_path / "none.jsonl", "-m", gguf, "-o", tmp_path / "x.gguf").code == 1
+
+
+def test_a_temperature_at_its_limit_is_told(run: Run, gguf: Path, tmp_path: Path) -> None:
+    """Where the model is always right, it could be surer without end."""
+    model = skyinfer.load(gguf)
+    rows = tmp_path / "right.jsonl"
+    with rows.open("w", encoding="utf-8") as file:
+        for i in range(200):
+            state = f"vy {i % 23 - 9} dx {i}"
+            answer = model.decide(state, {"pair": QUESTIONS["pair"]})["answers"]["pair"]["choice"]  # type: ignore[typeddict-item]
+            questions = {"pair": QUESTIONS["pair"]}
+            file.write(json.dumps({"state": state, "questions": questions, "answers": {"pair": answer}}) + "\n")
+    found = run("calibrate", rows, "-m", gguf, "-o", tmp_path / "out.gguf", "--json")
+    assert found.code == 0
+    assert json.loads(found.out)["temperatures"] == {"choice": 0.5, "choice:2": 0.5}
+    for name in ("choice", "choice:2"):
+        assert f"temperature of {name}: 0.5 is the limit that the runtime applies" in found.err
+
+
+def test_force_replaces_no_directory(run: Run, rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    said = run("calibrate", rows, "-m", PAINTED, "-o", tmp_path / "out", "--force").fault()
+    assert said.endswith("out: exists already, and a directory is never replaced; name a new one")

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_named(run: Run, sky_file: Path, sky_checkpoint: 
     assert "nowhere.gguf: " in run("decide", "-m", "nowhere.gguf", request).fault()
     assert "not a GGUF file" in run("decide", "-m", request, request).fault()
     assert "model.gguf" in run("inspect", tmp_path / "model.gguf").fault()
-    assert "not a Laya checkpoint" in run("inspect", tmp_path).fault()
+    assert "not a checkpoint of an s1 (Laya) or s2 model" in run("inspect", tmp_path).fault()
     assert "not a checkpoint" in run("convert", request, "-o", tmp_path / "out.gguf").fault()
     assert "out.gguf" in run("convert", sky_checkpoint, "-o", tmp_path / "nowhere" / "out.gguf").fault()
 

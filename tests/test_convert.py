@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 
+from skyinfer import load
 from skyinfer.errors import FormatError
 from skyinfer.files.checkpoint import Checkpoint
 from skyinfer.files.config import ModelConfig
@@ -281,3 +282,11 @@ def test_a_full_disk_says_so(painted: Path, tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(out))
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["s1-pico", "s2-pico"])
+def test_a_model_that_is_a_file_already_is_told(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=f"^{name}: not a checkpoint directory, but a GGUF file already"):
+        convert(name, tmp_path / "out.gguf")
+    with pytest.raises(TypeError, match=r"str or os\.PathLike object, not bytes"):
+        load(name.encode())  # type: ignore[arg-type]

@@ -151,6 +151,17 @@ def test_the_command_reads_windows_and_marks_answers(run: Run, tmp_path: Path) -
 
     for arguments in (["--window", "3"], ["--long", "--stride", "0"], ["--min-confidence", "nan"]):
         assert run("decide", path, *arguments).code == 2
+    path.write_text(json.dumps(DRONE), "utf-8")
+    # against each other, or a window that the model would take: the command line is at fault, not the request
+    for arguments, named in (
+        (["--long", "--min-confidence", "0.9"], "--min-confidence does not go with --long"),
+        (["--long", "--window", "5", "--stride", "9"], "--stride 9 is longer than --window 5"),
+        (["--long", "--stride", "9000"], "--stride: is 9000 for windows of"),
+        (["--min-confidence", "choice:2=0.9"], "one number only"),
+    ):
+        result = run("decide", path, *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert named in result.err
     for fields in ({"x_long": 3}, {"x_long": {"size": 3}}, {"x_min_confidence": 2},
                    {"x_long": True, "x_min_confidence": 0.5}):  # fmt: skip
         path.write_text(json.dumps(DRONE | fields), "utf-8")

@@ -184,10 +184,10 @@ def test_the_command_says_that_an_interrupted_run_goes_on(
     stopped = run(*command)
     assert stopped.code == 130
     assert "interrupted; the same command goes on from here" in stopped.err
-    assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 18
+    assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 12
     found = run(*command)
     assert found.code == 0
-    assert "18 of 50 states are answered" in found.err
+    assert "12 of 50 states are answered" in found.err
 
 
 def test_few_states_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +199,21 @@ def test_few_states_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert distilling._seconds(Counting(), QUESTIONS, [1, 2, 3]) >= 0  # type: ignore[arg-type]
     assert calls == [1, 1, 2, 3]
+
+
+def test_the_cost_is_known_from_two_states_and_an_absent_teacher_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    distill(STATES, QUESTIONS, skyinfer.load(PAINTED), tmp_path / "out", only_cost=True, progress=False)
+    assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 2
+    states = tmp_path / "states.txt"
+    states.write_text("\n".join(f"state {i}" for i in range(50)))
+    questions = saved(tmp_path / "questions.json", QUESTIONS)
+    command = ["distill", states, "-q", questions, "--teacher", "http://127.0.0.1:9", "-o", tmp_path / "b"]
+    assert "cannot be asked" in run(*command, "--retries", "0").fault()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.answers.jsonl", "questions.json", "states.txt"]
+    kept = tmp_path / "kept.jsonl"  # one of the user's own stays
+    kept.touch()
+    assert run(*command, "--retries", "0", "--answers", kept).code == 1
+    assert kept.exists()
+    found = run(*command, "--init", PAINTED, "--size", "nano")
+    assert found.code == 2
+    assert "leave --size out" in found.err

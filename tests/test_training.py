@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Run
 
 torch = pytest.importorskip("torch")
 
@@ -357,7 +358,7 @@ def test_a_painted_checkpoint_can_be_trained_further(tmp_path: Path) -> None:
     for key, scores in ours.logits(STATES[3], QUESTIONS).items():
         # F16 in place of BF16 loses nothing here
         assert scores == pytest.approx(theirs.logits(STATES[3], QUESTIONS)[key], abs=1e-2)
-    with pytest.raises(FormatError, match="not a Laya checkpoint"):
+    with pytest.raises(FormatError, match="not a checkpoint of an s1"):
         train_rows(ROWS, tmp_path / "other", init=tmp_path)
 
 
@@ -425,3 +426,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         main([*command, "--lr", "7"])
     assert exit_code.value.code == 2
     assert "lr: expected more than 0" in capsys.readouterr().err
+
+
+def test_options_that_contradict_each_other_are_refused(run: Run, tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    rows.write_text('{"state": "a", "answers": {"q": true}}\n' * 3)
+    for options, said in (
+        (["--init", "s1-pico", "--size", "nano"], "leave --size out"),
+        (["--init", "s1-pico", "--size", "pico"], "leave --size out"),
+        (["--resume", "--force"], "give one of them"),
+        (["--augment", "options,none"], "all and none stand alone"),
+    ):
+        found = run("train", rows, "-o", out, *options)
+        assert (found.code, found.out) == (2, "")
+        assert said in found.err
+    # no row has questions: said once
+    lines = run("train", rows, "-o", out).err.splitlines()
+    assert lines[0] == "skyinfer: no row holds questions; give them, in a file of their own, with --questions"
+    assert len(lines) == 2
+    assert not out.exists()

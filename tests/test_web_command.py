@@ -102,7 +102,11 @@ def test_export_and_a_checkpoint_directory(run: Run, tmp_path: Path) -> None:
     painted = paint(tmp_path / "painted", **SIZES["pico"])
     out = tmp_path / "site"
     result = run("web", "-m", painted, "--export", out)
-    assert (result.code, result.out) == (0, "")
+    assert result.code == 0
+    n_files = sum(path.is_file() for path in out.iterdir())
+    assert result.out == (
+        f"wrote {n_files} files and 3 models to {out}\nany static host serves them: python -m http.server -d {out}\n"
+    )
     models = json.loads((out / "models.json").read_text("utf-8"))["models"]
     assert [model["name"] for model in models] == ["painted", *SHIPPED]
     assert all((out / model["url"]).read_bytes()[:4] == b"GGUF" for model in models)
@@ -138,3 +142,10 @@ def test_faults(run: Run, tmp_path: Path) -> None:
     assert "truncated" in result.err
     assert run("web", "-m", tmp_path / "nowhere.gguf", "--no-browser").code == 1
     assert run("web", "--port", "70000").code == 2
+    for option in (["--port", "99"], ["--port", "0"], ["--no-browser"]):
+        result = run("web", "--export", tmp_path / "site", *option)
+        assert result.code == 2
+        assert f"{option[0]} is of the server" in result.err
+    assert not (tmp_path / "site").exists()
+    for force in ([], ["--force"]):
+        assert run("web", "--export", broken, *force).fault() == f"{broken}: is a file; name a directory to write"

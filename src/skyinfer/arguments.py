@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 from .runtime.precision import EXACT, PRECISIONS
 
+# for `number_in`: said of a threshold that is not one, as x_min_confidence of a request may hold
+ONE_NUMBER = "; the command takes one number only, for all questions"
+
 
 def add_precision_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -16,8 +19,8 @@ def add_precision_option(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def number_in(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
-    """For argparse's `type`: a number from `least` to `most`."""
+def number_in(kind: type[int] | type[float], least: float, most: float, hint: str = "") -> Callable[[str], float]:
+    """For argparse's `type`: a number from `least` to `most`. `hint`: what else is said of a text that is none."""
 
     def parse(text: str) -> float:
         try:
@@ -25,7 +28,7 @@ def number_in(kind: type[int] | type[float], least: float, most: float) -> Calla
         except ValueError:
             value = math.nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"expected {least:g} to {most:.10g}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {least:g} to {most:.10g}, got {text!r}{hint}")
         return value
 
     return parse

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the states, which nothing is learned from, for the numbers before and after (default: 0.3)",
     )  # fmt: skip
     add("--seed", metavar="S", type=int, default=0, help="of the draw of held-out states (default: 0)")
-    add("--force", action="store_true", help="replace the file OUT")
+    add("--force", action="store_true", help="replace the file OUT; a directory is never replaced")
     add("--json", action="store_true", help="print the report as JSON")
 
 

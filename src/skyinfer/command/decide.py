@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import number_in
+from ..arguments import ONE_NUMBER, number_in
 from ..errors import RequestError, SkyinferError
 from ..terminal import put_json, say
 from .model_option import add_model_option, model_path
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     add("--timing", action="store_true", help="add micros, the microseconds that the (first) call took")
     add(
-        "--min-confidence", metavar="P", type=number_in(float, 0, 1),
+        "--min-confidence", metavar="P", type=number_in(float, 0, 1, ONE_NUMBER),
         help="mark answers whose probability is less (x_abstained); instead of the request's x_min_confidence",
     )  # fmt: skip
     add("--long", action="store_true", help="read all of a long state, in overlapping windows")
@@ -45,6 +45,12 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.parser.error(f"{option} goes with --long")
         if number is not None and number < 1:
             arguments.parser.error(f"{option}: expected 1 or more, got {number}")
+    if arguments.long and arguments.min_confidence is not None:
+        arguments.parser.error("--min-confidence does not go with --long, whose probabilities are of single windows")
+    if None not in given.values() and arguments.stride > arguments.window:
+        arguments.parser.error(
+            f"--stride {arguments.stride} is longer than --window {arguments.window}: a part would not be read"
+        )
     name = "standard input" if arguments.request == "-" else arguments.request
     try:
         body = read_request(arguments.request)
@@ -69,6 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             response = model.decide_long(body["state"], body["questions"], *windows, timing=arguments.timing)
     except RequestError as error:
+        if arguments.long and error.loc == ("stride",):  # against the model's own window
+            arguments.parser.error(f"--stride: {error.message}")
         raise SkyinferError(f"{name}: {error}") from error
     if ignored:
         say(f"warning: {extensions_said(ignored)}")

@@ -11,7 +11,7 @@ from ..terminal import put_json, put_line, say
 from .model_option import A_MODEL
 from .request_file import read_questions
 from .signals import termination_raised
-from .train import training_faults_told
+from .train import check_start, training_faults_told
 
 SUMMARY = "Train a small model on a larger one's answers, or on those of an endpoint over HTTP."
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--retries", metavar="N", type=number_in(int, 0, 100), default=5,
         help="how often a failed request is tried again (default: 5)",
     )  # fmt: skip
-    add("--size", metavar="NAME", default="pico", help="of the student: pico, nano or micro (default: pico)")
+    add("--size", metavar="NAME", help="of the student: pico, nano or micro (default: pico; not with --init)")
     add("--architecture", metavar="NAME", help="of the student: s1, a Laya model (default), or s2")
     add("--init", metavar="MODEL", help="start from this checkpoint or GGUF file")
     add("--epochs", metavar="N", type=float, help="passes over the answers (default: by their number)")
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..distillation.distilling import answers_path, states_of
     from ..files.whole_file import refuse_inputs
 
+    check_start(arguments)
     key = None
     if arguments.api_key_env is not None:
         key = os.environ.get(arguments.api_key_env)

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..arguments import number_in
+from ..arguments import ONE_NUMBER, number_in
 from ..errors import RequestError, SkyinferError, faults_named
 from ..terminal import Progress, say
 from .model_option import add_model_option, model_path
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix", default="", help="what the names of the answers' columns begin with")
     add("--on-error", choices=("stop", "keep"), default="stop",
         help="a faulty row ends the run (default), or has null answers and its error in x_error")  # fmt: skip
-    add("--min-confidence", metavar="P", type=number_in(float, 0, 1),
+    add("--min-confidence", metavar="P", type=number_in(float, 0, 1, ONE_NUMBER),
         help="add columns that say of which answers the probability is less (ID_abstained)")  # fmt: skip
     add("--shard", metavar="I/N", type=_shard, default=(1, 1), help="only the I-th of N equal parts, from 1 on")
     add(

@@ -12,6 +12,8 @@ from ..terminal import put_json, put_line, say
 from .request_file import read_questions
 from .signals import Terminated, termination_raised
 
+DEFAULT_SIZE = "pico"
+
 SUMMARY = "Train a model on rows of states, questions and answers."
 
 # those that `train_rows` has under the same names
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("-q", "--questions", metavar="FILE", help="JSON: the questions of rows that have none of their own")
     add("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
-    add("--size", metavar="NAME", default="pico", help="pico, nano or micro (default: pico)")
+    add("--size", metavar="NAME", help="pico, nano or micro (default: pico; not with --init)")
     add(
         "--architecture",
         metavar="NAME",
@@ -62,6 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
         from ..train.training import train_rows
     except ImportError as error:
         raise SkyinferError(str(error)) from error
+    check_start(arguments)
+    if arguments.resume and arguments.force:
+        arguments.parser.error("--resume goes on with a training and --force starts over; give one of them")
     questions = None if arguments.questions is None else read_questions(arguments.questions)
     with termination_raised(), training_faults_told(arguments, "--resume goes on from here"):
         report = train_rows(
@@ -74,6 +79,13 @@ def run(arguments: argparse.Namespace) -> None:
         put_json(report.as_dict())
     else:
         put_line(report.as_text())
+
+
+def check_start(arguments: argparse.Namespace) -> None:
+    """Refuses a size beside `init`, whose own is taken, and takes the default where neither is given."""
+    if arguments.init is not None and arguments.size is not None:
+        arguments.parser.error("--size: a model that starts from --init has its size; leave --size out")
+    arguments.size = arguments.size or DEFAULT_SIZE
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import tempfile
 from pathlib import Path
 
-from ..terminal import flush_stdout, put_line
+from ..files.paths import checked_path
+from ..terminal import flush_stdout, printable, put_line
 from .model_option import add_model_option, model_path
 from .signals import termination_raised
 
@@ -17,16 +19,19 @@ SUMMARY = "Watch a model fly and ask it, in a browser: pages that run it there, 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_model_option(parser, runs=False)
-    add("--port", type=int, default=0, metavar="N", help="of the server on 127.0.0.1 (default: one that is free)")
+    add("--port", type=int, metavar="N", help="of the server on 127.0.0.1 (default: one that is free)")
     add("--no-browser", action="store_true", help="print the address and open nothing")
     add("--export", metavar="DIR", help="write the pages and the models into DIR, for any static host, and end")
-    add("--force", action="store_true", help="with --export: replace files in DIR")
+    add("--force", action="store_true", help="with --export: replace the files in DIR that it writes, and no other")
 
 
 def run(arguments: argparse.Namespace) -> None:
     parser: argparse.ArgumentParser = arguments.parser
-    if not 0 <= arguments.port < 1 << 16:
+    if arguments.port is not None and not 0 <= arguments.port < 1 << 16:
         parser.error(f"argument --port: expected 0 to 65535, got {arguments.port}")
+    for option, is_given in (("--port", arguments.port is not None), ("--no-browser", arguments.no_browser)):
+        if is_given and arguments.export is not None:
+            parser.error(f"{option} is of the server; leave it out with --export")
     if arguments.force and arguments.export is None:
         parser.error("--force goes with --export")
     from ..web.serving import PageServer, export
@@ -34,9 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="skyinfer-web-") as scratch, termination_raised():
         models = _models(model_path(arguments), Path(scratch))
         if arguments.export is not None:
-            export(Path(arguments.export), models, force=arguments.force)
+            directory = checked_path(arguments.export, "a directory")
+            n_files = export(directory, models, force=arguments.force)
+            put_line(f"wrote {n_files} files and {len(models)} models to {printable(str(directory))}")
+            put_line(f"any static host serves them: python -m http.server -d {printable(shlex.quote(str(directory)))}")
             return
-        with PageServer(models, arguments.port) as server:
+        with PageServer(models, arguments.port or 0) as server:
             put_line(f"{server.url} (Ctrl-C ends it)")
             flush_stdout()
             if not arguments.no_browser:

@@ -89,7 +89,7 @@ def distill(
             Default: `out` with ".answers.jsonl" behind it.
         key, at_once, rate, retries: of an endpoint, as for `RemoteTeacher`.
         price: of a million tokens that an endpoint reads, for the cost.
-        only_cost: end when the cost is known, for which the teacher is asked about one state, or a few.
+        only_cost: end when the cost is known, for which the teacher is asked about one state, or a model about two.
         seed: of the states that are held out, and of training.
         force: replace a checkpoint in `out`.
         progress: as for `train_rows`.
@@ -200,7 +200,7 @@ def _ask_all(
         say(f"{known}; the teacher is not asked for more")
         return
     is_remote = not isinstance(teacher, LocalTeacher)
-    n_tried = 1 if is_remote else min(len(left), 8)
+    n_tried = 1 if is_remote else min(len(left), 2)
     with kept.adding() as file:
         for state, taught in zip(left[:n_tried], teacher.ask(left[:n_tried]), strict=True):
             file.add(state, taught)

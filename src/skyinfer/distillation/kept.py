@@ -7,6 +7,7 @@ its last line is cut off by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -98,8 +99,16 @@ class KeptAnswers:
 
     @contextmanager
     def adding(self) -> Iterator[_Writer]:
-        with faults_named(self.path), open(self.path, "ab") as file:
-            yield _Writer(self, file)
+        """Where no answer comes, no new file stays that is empty."""
+        is_new = not self.path.exists()
+        with faults_named(self.path):
+            try:
+                with open(self.path, "ab") as file:
+                    yield _Writer(self, file)
+            finally:
+                with contextlib.suppress(OSError):
+                    if is_new and self.path.stat().st_size == 0:
+                        self.path.unlink()
 
     def row(self, state: Any) -> dict[str, Any]:
         """The row of a state that was answered."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import SkyinferError, warn
 from ..files.recalibration import ModelCopy
-from ..files.temperatures import BUCKETS, bucket
+from ..files.temperatures import BUCKETS, at_limit, bucket
 from ..metrics import SUMMARY, Judged, bootstrap, fit_joint_temperature, interval, joined, judged, log_softmax, summary
 from ..model import Model
 from ..schema import QUESTION_TYPES
@@ -101,11 +101,14 @@ def calibrate(
     if numbers["all"]["difference"]["log_loss"]["value"] > 0:
         warn("the log loss on held-out rows is no better than before; more rows may help")
     names = {f"{kind}.{name}": f"{kind}:{shown}" for kind in QUESTION_TYPES for name, shown in BUCKETS.items()}
+    temperatures = {names.get(name, name): value for name, value in fitted.items()}
+    for caution in at_limit(temperatures):
+        warn(caution)
     return Calibration(
         {
             "rows": read.source, "model": model.name, "path": os.fspath(out), "n_answers": n_learned + n_out,
             "n_learned": n_learned, "n_held_out": n_out, "seed": seed,
-            "temperatures": {names.get(name, name): value for name, value in fitted.items()},
+            "temperatures": temperatures,
             "kept": {names.get(name, name): n for name, n in kept.items()},
             "held_out": numbers,
         }

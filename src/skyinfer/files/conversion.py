@@ -70,6 +70,8 @@ def convert(
         raise ValueError(f"unknown outtype {outtype!r}; choose one of {', '.join(OUTTYPES)}")
     target = WholeFile(out, replace=force)
     place = places.find(checkpoint_dir, checkpoint=True)
+    if place.path.suffix == ".gguf" and place.path.is_file():
+        raise FormatError(f"{os.fspath(checkpoint_dir)}: not a checkpoint directory, but a GGUF file already")
     with Checkpoint.open(place.path, pre=pre, name=place.name if name is None else name) as checkpoint:
         target.refuse_files_of(checkpoint.path, checkpoint.path / "encoder", checkpoint.path / "tokenizer")
         if checkpoint.metadata.get(_MERGES) == []:

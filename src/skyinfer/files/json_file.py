@@ -49,7 +49,9 @@ class JsonFile:
         for name in names:
             if (directory / name).exists():
                 return cls.read(directory / name)
-        raise FormatError(f"{directory}: not a Laya checkpoint: {' and '.join(names)} are missing")
+        raise FormatError(
+            f"{directory}: not a checkpoint of an s1 (Laya) or s2 model: {' and '.join(names)} are missing"
+        )
 
     def get(self, key: str) -> Any:
         return self.content.get(key)

@@ -32,7 +32,10 @@ def checked_path(path: str | os.PathLike[str], wanted: str = "a file") -> Path:
 
     Raises:
         FormatError: the path is empty, or holds a NUL character or what no file system can write.
+        TypeError: it is neither text nor a path.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"expected a path as a str or os.PathLike object, not {type(path).__name__}")
     text = os.fsdecode(path)
     if not text:
         raise FormatError(f"{text!r}: the path is empty; name {wanted}")

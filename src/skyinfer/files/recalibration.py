@@ -26,6 +26,7 @@ from .temperatures import BUCKETS
 from .whole_file import WholeFile
 
 _AGENT, _BY_TYPE, _BY_OPTIONS = "rl_agent_config.json", "temperature", "temperature_by_options"
+_STANDS = "exists already, and a directory is never replaced; name a new one"
 # what an unfinished training leaves in a checkpoint directory
 _TRAINING = "training"
 
@@ -45,7 +46,7 @@ class ModelCopy:
         if not source.is_dir():
             self._file = WholeFile(out, replace=replace)
         elif os.path.lexists(self.path):
-            raise FileExistsError(errno.EEXIST, "exists already; name a new directory", str(self.path))
+            raise FileExistsError(errno.EEXIST, _STANDS, str(self.path))
         elif not self.path.absolute().parent.is_dir():
             raise FileNotFoundError(
                 errno.ENOENT, f"there is no directory {self.path.absolute().parent}", str(self.path)
@@ -71,7 +72,7 @@ class ModelCopy:
             text = config.read_bytes().decode()  # line breaks as they are
             config.write_bytes(_with_temperatures(text, temperatures, self._source / _AGENT).encode())
             if os.path.lexists(self.path):  # it appeared meanwhile, and an empty one would be replaced
-                raise FileExistsError(errno.EEXIST, "exists already; name a new directory", str(self.path))
+                raise FileExistsError(errno.EEXIST, _STANDS, str(self.path))
             os.rename(part, self.path)
         except BaseException:
             with contextlib.suppress(OSError):

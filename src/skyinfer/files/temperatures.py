@@ -6,7 +6,7 @@ The rules are the Laya runtime's (laya 0.4.15), or llama.cpp's where the clamp i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import FormatError
@@ -63,6 +63,17 @@ def clamped(temperature: float) -> float:
     """The Laya runtime's rule: confined to `CLAMP`, and 1.0 for what is not finite."""
     low, high = CLAMP
     return min(high, max(low, temperature)) if math.isfinite(temperature) else 1.0
+
+
+def at_limit(temperatures: Mapping[str, float]) -> Iterator[str]:
+    """A warning for each fitted temperature, by its name, that ended at a bound of the clamp."""
+    for name, value in temperatures.items():
+        if value in CLAMP:
+            what = "less sure" if value == max(CLAMP) else "surer"
+            yield (
+                f"temperature of {name}: {value:g} is the limit that the runtime applies; its answers ought to be "
+                f"{what} than the model can say"
+            )
 
 
 def _temperature(value: Any, clamp: bool) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..files.temperatures import CLAMP
+from ..files.temperatures import at_limit
 from .encoding import Encoded
 from .report import QuestionReport, Trial
 from .rows import Dataset
@@ -79,13 +79,7 @@ def about_answers(
                 f"question {name!r}: only {q.n} {of} answers; its accuracy lies between {q.accuracy_low:.3f} and "
                 f"{q.accuracy_high:.3f} (95 %, Wilson)"
             )
-    for name, value in temperatures.items():
-        if value in CLAMP:
-            what = "less sure" if value == max(CLAMP) else "surer"
-            yield (
-                f"temperature of {name}: {value:g} is the limit that the runtime applies; its answers ought to be "
-                f"{what} than the model can say"
-            )
+    yield from at_limit(temperatures)
 
 
 def about_trials(trials: Sequence[Trial], augmentation: Sequence[str]) -> Iterator[str]:

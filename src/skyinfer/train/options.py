@@ -134,6 +134,8 @@ def augmentations(given: bool | str | Iterable[str]) -> tuple[str, ...]:
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
     if names == ["all"] or names == ["none"]:
         return augmentations(names == ["all"])
+    if "all" in names or "none" in names:
+        raise OptionError(f"augment: all and none stand alone; or choose of {', '.join(AUGMENTATIONS)}")
     for name in names:
         if name not in AUGMENTATIONS:
             raise OptionError(f"augment: unknown {name!r}; choose of {', '.join(AUGMENTATIONS)}; or all, or none")

@@ -30,6 +30,9 @@ _SUM_TOLERANCE = 0.01
 _SHOWN = 20
 
 
+_NO_QUESTIONS = "questions: is missing; add 'questions'"
+
+
 class Fault(NamedTuple):
     """What is wrong with one row: its place ("line 7"), and what to change."""
 
@@ -60,7 +63,10 @@ class RowsError(SkyinferError, ValueError):
         return f"{self.source}: {n} of {self.n_rows} rows {'is' if n == 1 else 'are'} faulty"
 
     def lines(self) -> Iterator[str]:
-        """The first faults, one line each."""
+        """The first faults, one line each; one alone where no row has questions."""
+        if len(self.faults) == self.n_rows > 1 and all(fault.reason == _NO_QUESTIONS for fault in self.faults):
+            yield "no row holds questions; give them, in a file of their own, with --questions"
+            return
         yield from map(str, self.faults[:_SHOWN])
         if len(self.faults) > _SHOWN:
             yield f"... and {len(self.faults) - _SHOWN} more"

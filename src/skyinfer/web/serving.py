@@ -48,13 +48,15 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # a browser that leaves is no error
 
 
-def export(directory: Path, models: Sequence[tuple[str, Path]], *, force: bool = False) -> None:
-    """Writes the pages and the models into a directory, for any static host.
+def export(directory: Path, models: Sequence[tuple[str, Path]], *, force: bool = False) -> int:
+    """Writes the pages and the models into a directory, for any static host; gives how many files the pages are.
 
     Raises:
         NotForcedError: a file that would be written is there, and `force` is not set; nothing was written.
         OSError: it cannot be written, or a model would be copied onto itself.
     """
+    if directory.exists() and not directory.is_dir():
+        raise OSError(errno.ENOTDIR, "is a file; name a directory to write", str(directory))
     copies: dict[Path, Path] = {}
     addresses = []
     for i, (name, path) in enumerate(models):
@@ -75,6 +77,7 @@ def export(directory: Path, models: Sequence[tuple[str, Path]], *, force: bool =
         with faults_named(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
+    return len(pages)
 
 
 def _handler(files: Mapping[str, PageFile], models: Mapping[str, Path]) -> type[BaseHTTPRequestHandler]:
