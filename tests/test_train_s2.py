@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from checkpoints import SIZES, paint
 
+from skyinfer.core import border
 from skyinfer.schema import QUESTION_TYPES, parse_questions
+from skyinfer.train.architectures import ARCHITECTURES, DEFAULT
 from skyinfer.train.encoding import Drawn, Encoded, builder_of, encode
 from skyinfer.train.rows import Dataset, gather
 from skyinfer.train.set_batches import laid_out
@@ -51,6 +53,12 @@ def encoded_rows(tmp_path: Path, max_len: int = 64, views: Any = None) -> tuple[
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(8192)), "utf-8")
     builder, pad = builder_of(tmp_path, 300, max_len, 48, "s2")
     return data, encode(data, builder, pad, max_len, views, "s2"), builder
+
+
+def test_every_architecture_of_the_core_can_be_trained() -> None:
+    assert list(ARCHITECTURES) == list(border.ARCHITECTURES)
+    assert fitting.COMPUTING.keys() == ARCHITECTURES.keys()
+    assert DEFAULT in ARCHITECTURES
 
 
 def small_shape(n_blocks: int = 2) -> Shape:

@@ -23,6 +23,7 @@ from ..text.option_sequences import BUILDERS
 from ..text.sequence import AnyPrefix, SequenceBuilder
 from ..text.template import PromptTemplate, laya_template
 from ..text.tokenizer import Tokenizer, parse
+from .architectures import ARCHITECTURES, DEFAULT
 from .rows import Dataset, Fault, RowsError
 
 
@@ -45,7 +46,7 @@ class _SpecialIds(NamedTuple):
 
 
 def builder_of(
-    directory: Path, vocab_size: int, max_len: int, head_max_len: int, architecture: str = "s1"
+    directory: Path, vocab_size: int, max_len: int, head_max_len: int, architecture: str = DEFAULT
 ) -> tuple[SequenceBuilder, int]:
     """The sequence builder of a checkpoint's `tokenizer` directory, as `skyinfer.load` makes it, and its pad token.
 
@@ -152,7 +153,7 @@ class Encoded:
         """A view for each of `examples` and, with `options`, an order of its options."""
         n, questions = len(examples), self.question[examples]
         views = draw.integers(0, len(self.begins), n)
-        if self.architecture == "s2":  # a state is shown once for all that is asked about it
+        if ARCHITECTURES[self.architecture].reads_state_once:
             _, first, which = np.unique(self.state[examples], return_index=True, return_inverse=True)
             views = views[first][which]
         if not options:
@@ -188,7 +189,7 @@ def encode(
     pad: int,
     max_len: int,
     views: Callable[[int], list[str]] | None = None,
-    architecture: str = "s1",
+    architecture: str = DEFAULT,
 ) -> Encoded:
     """Tokenize every state and question once, for sequences of at most `max_len` tokens.
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from ..errors import FormatError, SkyinferError
 from ..files.whole_file import WholeFile
+from .architectures import ARCHITECTURES
 from .batches import Chunk, chunks_of
 from .directory import SnapshotError
 from .encoding import Drawn, Encoded
@@ -113,11 +114,22 @@ class Laid(NamedTuple):
     chunks: Sequence[Chunk | StateChunk]
 
 
+class Computing(NamedTuple):
+    """What computes an architecture: its network, and what lays examples out for that (`laid`)."""
+
+    network: type[Encoder]
+    laid: Callable[[Encoded, np.ndarray, np.ndarray, Drawn | None], Laid]
+
+
+COMPUTING = {
+    "s1": Computing(Network, lambda *given: Laid([], chunks_of(*given))),
+    "s2": Computing(SetNetwork, lambda *given: Laid(*laid_out(*given))),
+}
+
+
 def laid(encoded: Encoded, examples: np.ndarray, weights: np.ndarray, drawn: Drawn | None) -> Laid:
     """`examples` as the network of their architecture takes them; arguments as those of `chunks_of`."""
-    if encoded.architecture == "s2":
-        return Laid(*laid_out(encoded, examples, weights, drawn))
-    return Laid([], chunks_of(encoded, examples, weights, drawn))
+    return COMPUTING[encoded.architecture].laid(encoded, examples, weights, drawn)
 
 
 def batch_of(chunk: Chunk) -> Batch:
@@ -200,8 +212,8 @@ class Fit:
         return np.concatenate(parts)
 
     def _in_order(self, draw: np.random.Generator) -> np.ndarray:
-        """The places of the examples in one epoch's order: in s2 what is asked about a state comes together."""
-        if self._encoded.architecture == "s1":
+        """The places of the examples in one epoch's order: all about a state together where it is read once."""
+        if not ARCHITECTURES[self._encoded.architecture].reads_state_once:
             return draw.permutation(len(self._examples))
         _, which = np.unique(self._encoded.state[self._examples], return_inverse=True)
         found: np.ndarray = np.argsort(draw.permutation(which.max() + 1)[which], kind="stable")

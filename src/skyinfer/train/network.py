@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from ..core.border import tensor_shapes
 from ..files.checkpoint.weights import checkpoint_name
+from .architectures import DEFAULT
 
 _HEAD_EPS = 1e-5  # torch's LayerNorm default, whatever the encoder uses
 
@@ -59,7 +60,7 @@ class Shape:
     rope_base_global: float = 160000.0
     rope_base_local: float = 10000.0
     activation: str = "gelu"
-    architecture: str = "s1"
+    architecture: str = DEFAULT
 
     @property
     def n_decision_heads(self) -> int:

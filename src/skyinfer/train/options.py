@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.border import ARCHITECTURES
+from .architectures import ARCHITECTURES, DEFAULT
 from .sizes import SIZES
 from .variants import AUGMENTATIONS
 from .vocabulary import LEAST_SIZE
@@ -75,12 +75,12 @@ class Options:
             raise OptionError("vocab_size: the tokenizer of init is used as it is; leave vocab_size out")
         # init's own length stands for max_len, and is not known before init is open
         if self.init is None or self.max_len is not None:
-            self.check_head(self.max_len or SIZES[self.size].max_len, self.architecture or "s1")
+            self.check_head(self.max_len or SIZES[self.size].max_len, self.architecture or DEFAULT)
 
     def check_head(self, max_len: int, architecture: str) -> None:
-        """Refuse a given `head_max_len` above `max_len`; the default one may be cut, as in an answer. In s2 the two are
-        of sequences apart."""
-        if architecture == "s2":
+        """Refuse a given `head_max_len` above the `max_len` that it is a part of; the default one may be cut, as in an
+        answer."""
+        if not ARCHITECTURES[architecture].head_is_part:
             return
         if self.head_max_len is not None and self.head_max_len > max_len:
             raise OptionError(f"head_max_len: expected at most max_len, which is {max_len}, got {self.head_max_len}")
@@ -97,7 +97,7 @@ class Options:
         return self.batch_size or min(_BATCH_SIZE, max(_LEAST_BATCH, 1 << max(0, (n // 16).bit_length() - 1)))
 
     def for_states(self, n: int, n_states: int) -> Options:
-        """With the batch size of an s2 model for `n` examples about `n_states` states, where none is given."""
+        """With the batch size for `n` examples about `n_states` states, each read once, where none is given."""
         if self.batch_size is not None:
             return self
         states = min(_MOST_BATCH, round(_BATCH_STATES * n / n_states))

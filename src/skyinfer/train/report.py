@@ -15,6 +15,7 @@ from ..errors import FormatError
 from ..files.paths import checked_path
 from ..metrics import Bin
 from ..terminal import printable
+from .architectures import DEFAULT
 
 REPORT_NAME = "training_report.json"
 PLOT_NAME = "reliability.png"
@@ -143,7 +144,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     evaluation: Evaluation | None = None
     warnings: list[str] = field(default_factory=list)
-    architecture: str = "s1"
+    architecture: str = DEFAULT
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Report:
@@ -174,7 +175,7 @@ class Report:
 
     def as_text(self) -> str:
         """The tables that the command prints."""
-        size = f"{self.size or 'as init'}{'' if self.architecture == 's1' else f', {self.architecture}'}"
+        size = f"{self.size or 'as init'}{'' if self.architecture == DEFAULT else f', {self.architecture}'}"
         lines = [
             f"{printable(self.path)}: {size}, {self.parameters:,} parameters, {self.vocab_size} tokens",
             f"  learned from {self.states - self.held_out_states:,} states in {self.steps:,} steps ({self.epochs:g} "

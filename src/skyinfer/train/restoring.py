@@ -20,6 +20,7 @@ from ..schema import QUESTION_TYPES
 from ..text.ggml_tokenizer import HUGGINGFACE_JSON, TOKENS_KEY
 from ..text.template import KEY as TEMPLATE_KEY
 from ..text.template import laya_template
+from .architectures import ARCHITECTURES
 from .writing import (
     AGENT,
     ENCODER,
@@ -52,7 +53,7 @@ def restore(path: Path, directory: Path) -> None:
                               "checkpoint it was made of")  # fmt: skip
         special = _special_tokens(metadata)
         template = laya_template(*(special.get(f"{role}_token", "") for role in ("cls", "sep", "mask")))
-        if config.architecture == "s1" and metadata.get(TEMPLATE_KEY) != template:
+        if ARCHITECTURES[config.architecture].is_laya and metadata.get(TEMPLATE_KEY) != template:
             raise FormatError(f"{path}: its prompt is not that of a Laya checkpoint, and training knows no other")
         (directory / ENCODER).mkdir()
         (directory / TOKENIZER).mkdir()

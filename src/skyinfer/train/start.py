@@ -18,6 +18,7 @@ import torch
 from ..errors import SkyinferError
 from ..files.checkpoint.initial import read_initial
 from ..text.template import PromptTemplate, laya_template
+from .architectures import DEFAULT
 from .encoding import texts_of
 from .network import Shape, initial_weights
 from .options import Options
@@ -55,7 +56,7 @@ class Start:
 def new_model(dataset: Dataset, options: Options, augmentation: tuple[str, ...], staged: Path) -> Start:
     """A model of `options.size` with a tokenizer that is learned from the rows, as given and varied by `augmentation`,
     written to `staged`."""
-    size, architecture = SIZES[options.size], options.architecture or "s1"
+    size, architecture = SIZES[options.size], options.architecture or DEFAULT
     special = {role: ROLES[role] for role in ("cls", "sep", "mask")}
     template = PromptTemplate(laya_template(**special), **special)
     tokenizer = learn_tokenizer(

@@ -25,6 +25,7 @@ from ..files import places
 from ..files.paths import checked_path
 from ..runtime.cpus import available_cpus
 from ..schema import QUESTION_TYPES
+from .architectures import ARCHITECTURES
 from .cautions import about_answers, about_rows, about_trials
 from .directory import alone_in, snapshot_of
 from .encoding import Drawn, Encoded, builder_of, encode, example_weights, halves, held_out_states
@@ -56,10 +57,8 @@ try:
 except ImportError as error:
     raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
 
-from .fitting import Fit, Plan, kept, run, scores, workers
-from .network import Encoder, Network
+from .fitting import COMPUTING, Fit, Plan, kept, run, scores, workers
 from .restoring import restore
-from .set_network import SetNetwork
 from .start import Start, as_float16, from_checkpoint, new_model
 
 if TYPE_CHECKING:
@@ -67,8 +66,6 @@ if TYPE_CHECKING:
 
 # Goes into every fingerprint: a snapshot of another version's training is not continued.
 _FORMAT = 2
-
-_NETWORKS: dict[str, type[Encoder]] = {"s1": Network, "s2": SetNetwork}
 
 _WEIGHT_DECAY, _WARMUP = 0.05, 0.05
 # texts that a state is learned by, its own among them
@@ -293,9 +290,9 @@ class _Training:
         builder, pad = builder_of(
             self.staged / TOKENIZER, start.shape.vocab_size, start.max_len, start.head_max_len, architecture
         )
-        # options are a set in s2, and there is no order of them to vary
-        if architecture == "s2":
+        if not ARCHITECTURES[architecture].has_option_order:
             self.augmentation = tuple(kind for kind in self.augmentation if kind != "options")
+        if ARCHITECTURES[architecture].reads_state_once:
             learned_states = [example.state for example in self.dataset.examples if not held_back[example.state]]
             self.options = self.options.for_states(len(learned_states), len(set(learned_states)))
         encoded = encode(self.dataset, builder, pad, start.max_len, self._views(held_back), architecture)
@@ -307,7 +304,7 @@ class _Training:
         learned, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
         plan = self._plan(len(learned))
         fingerprint = self._fingerprint(encoded, plan, start)
-        network = _NETWORKS[architecture](start.shape, start.weights)
+        network = COMPUTING[architecture].network(start.shape, start.weights)
         fit = Fit(network, encoded, learned, example_weights(encoded, learned), plan)
         self._take_up(fit, fingerprint, resume, force)
         with kept(fit, snapshot_of(self.out), fingerprint), workers(self.threads) as threads:
@@ -315,7 +312,7 @@ class _Training:
             # what is measured is what is written
             stored = {name: as_float16(name, values.detach().numpy()) for name, values in network.weights.items()}
             as_stored = {name: torch.from_numpy(values.astype(np.float32)) for name, values in stored.items()}
-            network = _NETWORKS[architecture](start.shape, as_stored)
+            network = COMPUTING[architecture].network(start.shape, as_stored)
 
             def score(some: Encoded, examples: np.ndarray, drawn: Drawn | None = None) -> dict[int, np.ndarray]:
                 return scores(network, some, examples, threads, drawn)

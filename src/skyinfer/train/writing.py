@@ -21,6 +21,7 @@ from ..errors import SkyinferError
 from ..files.checkpoint.config import DECISION_BLOCKS
 from ..files.temperatures import BUCKETS
 from ..files.whole_file import WholeFile
+from .architectures import ARCHITECTURES
 from .report import PLOT_NAME, REPORT_NAME
 
 AGENT, ENCODER, TOKENIZER, WEIGHTS = "rl_agent_config.json", "encoder", "tokenizer", "model.safetensors"
@@ -81,7 +82,7 @@ def agent_config(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """rl_agent_config.json of a new model but for lengths and temperatures, and the tensors that the Laya runtime loads
     and no answer depends on."""
-    if architecture != "s1":
+    if not ARCHITECTURES[architecture].is_laya:
         return {
             "architecture": architecture,
             "encoder": "ModernBERT",
