@@ -272,7 +272,8 @@ def test_an_endless_request_can_be_interrupted(by_path: bool) -> None:
         time.sleep(1.0)
         reading.send_signal(signal.SIGINT)
         try:
-            assert reading.wait(20) == 130 or reading.returncode == 1  # or it was told that the request is too long
+            # or it was told that the request is too long, and may have been at its end when the signal came
+            assert reading.wait(20) in (130, 1, -signal.SIGINT)
         finally:
             reading.kill()
 
