@@ -249,6 +249,7 @@ def kept_of(path: Path, teacher: LocalTeacher, states: list[Any] = STATES) -> Ke
 
 
 def test_answers_of_a_model_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    pytest.importorskip("torch")  # which distill asks for before it asks a teacher
     teacher = LocalTeacher(MODEL, QUESTIONS)
     path = tmp_path / "answers.jsonl"
     kept_of(path, teacher)

@@ -27,15 +27,15 @@ _MAX_TEXT_BYTES = 256 << 20  # of a JSON file in a checkpoint; here, so that `sk
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def checked_path(path: str | os.PathLike[str], wanted: str = "a file") -> Path:
+def checked_path(path: str | bytes | os.PathLike[str], wanted: str = "a file") -> Path:
     """`path` as a `Path`, which would take an empty one for the current directory. `wanted`: what it should name.
 
     Raises:
         FormatError: the path is empty, or holds a NUL character or what no file system can write.
         TypeError: it is neither text nor a path.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"expected a path as a str or os.PathLike object, not {type(path).__name__}")
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"expected a path as a str, bytes or os.PathLike object, not {type(path).__name__}")
     text = os.fsdecode(path)
     if not text:
         raise FormatError(f"{text!r}: the path is empty; name {wanted}")

@@ -34,7 +34,7 @@ class Place(NamedTuple):
     name: str | None = None
 
 
-def find(model: str | os.PathLike[str] | None = None, *, checkpoint: bool = False) -> Place:
+def find(model: str | bytes | os.PathLike[str] | None = None, *, checkpoint: bool = False) -> Place:
     """The place of a model; one of the hub is downloaded into the hub's cache.
 
     Args:
@@ -49,6 +49,8 @@ def find(model: str | os.PathLike[str] | None = None, *, checkpoint: bool = Fals
     """
     if model is None:
         return Place(shipped(DEFAULT))
+    if isinstance(model, bytes):
+        model = os.fsdecode(model)  # as file systems give names, and as `os` takes them
     path = checked_path(model)
     # a link to nowhere is a path, too, and its reader says what is wrong with it
     if os.path.lexists(path) or not isinstance(model, str):
