@@ -444,7 +444,9 @@ static void check_dtypes(const char *isa)
         sky_plan *plan;
         const int64_t kept = sky_model_parameters(m, painted_dtype), floats = i % 3 ? sky_model_parameters(m, SKY_DTYPE_F32) : 0;
         n_parameters = i ? n_parameters : kept;
-        const int64_t widened = i % 3 == 0 ? 0 : keeps_halves ? (i > 3 ? VOCAB * D : 0) : n_parameters;
+        /* the embedding where a table is made of it; matrices where there is no product for them */
+        const int64_t embedding = VOCAB * D, matrices = n_parameters - embedding;
+        const int64_t widened = i % 3 == 0 ? 0 : (i > 3 ? embedding : 0) + (keeps_halves ? 0 : matrices);
         expect(kept + floats == n_parameters && floats == widened, isa, "parameters of each type", i);
         expect(sky_plan_create(m, &painted_limits, &plan) == SKY_OK, isa, "a plan", i);
         plan->shared_work = 0;
