@@ -263,6 +263,10 @@ int main(void)
         const char *isa = sky_isa_name(i);
         if (!sky_isa_supported(isa))
             continue;
+#if defined(UNDER_EMULATOR) /* where threads that wait take most of the time: the row that only it runs, which neondot's floats are, too */
+        if (strcmp(isa, "neon") != 0)
+            continue;
+#endif
         check_callers(isa);
         check_modes(isa);
     }
