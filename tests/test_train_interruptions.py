@@ -238,7 +238,7 @@ step = fitting.Fit.step
 def slow(*arguments):
     if "--resume" not in sys.argv:
         print("step", flush=True)
-        time.sleep(0.2)
+        time.sleep(1.0)
     return step(*arguments)
 fitting.Fit.step = slow
 sys.exit(main({command[3:]!r} + sys.argv[1:]))

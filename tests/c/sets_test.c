@@ -296,12 +296,20 @@ static void check_refusals(const fixture *f, const char *isa)
 int main(void)
 {
     static fixture f;
-    for (int i = 0; sky_isa_name(i); i++)
+#if defined(UNDER_EMULATOR) /* where it takes minutes: without the row that every machine has, and without the table */
+    enum { FIRST_ROW = 1, STEP = 2 };
+#else
+    enum { FIRST_ROW = 0, STEP = 1 };
+#endif
+    for (int i = FIRST_ROW; sky_isa_name(i); i++)
         if (sky_isa_supported(sky_isa_name(i)))
-            for (int kind = 0; kind < 3; kind++) { /* as it is, with a table of tokens, with 8-bit weights */
+            for (int kind = 0; kind < 3; kind += STEP) { /* as it is, with a table of tokens, with 8-bit weights */
                 set_up(&f, sky_isa_name(i), kind == 1 ? 1 << 20 : 0, kind == 2 ? SKY_PRECISION_INT8 : SKY_PRECISION_EXACT);
                 check_runs(&f, sky_isa_name(i));
-                check_callers(&f, sky_isa_name(i));
+#if defined(UNDER_EMULATOR) /* where threads that wait take most of the time */
+                if (kind == 0 && strcmp(sky_isa_name(i), "neon") == 0)
+#endif
+                    check_callers(&f, sky_isa_name(i));
                 check_refusals(&f, sky_isa_name(i));
                 tear_down(&f);
                 f = (fixture){0};
