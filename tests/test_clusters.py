@@ -101,7 +101,8 @@ def test_two_workers_of_which_one_is_killed_answer_as_one_machine(
     command = ["rows", "in.parquet", "-q", "q.json", "-o", "one.parquet", "--state", "speed", "--state", "note",
                "--min-confidence", "0.5"]  # fmt: skip
     assert main(command) == 0
-    assert pq.read_table("out").to_pylist() == pq.read_table("one.parquet").to_pylist()
+    # what the lost worker had may come later
+    assert pq.read_table("out").sort_by("id").to_pylist() == pq.read_table("one.parquet").to_pylist()
 
 
 @pytest.mark.parametrize("package", ["ray", "dask", "pyspark"])
