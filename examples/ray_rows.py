@@ -22,7 +22,10 @@ from skyinfer.rows.ray import AnswerBatches
 def answer_parquet(
     source: str, out: str, options: dict[str, Any], *, actors: int, answering: type[AnswerBatches] = AnswerBatches
 ) -> None:
-    """Answers every row of `source` into `out`, in order unless a worker is lost. `options`: for each `answering` that is made."""
+    """Answers every row of `source` into `out`, in order unless a worker is lost.
+
+    options: for each `answering` that is made.
+    """
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     # Ray joins small files to one block, and no more actors work than there are blocks
     rows = ray.data.read_parquet(source).repartition(4 * actors)
