@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -23,6 +23,27 @@ class Terminated(BaseException):
 
 
 @contextmanager
+def _handled(
+    names: tuple[str, ...], handler: Callable[[int, Any], None], replaces: Callable[[Any], bool], before: dict[int, Any]
+) -> Iterator[None]:
+    """`handler` for those of the signals whose own one it `replaces`, where this is the main thread.
+
+    before: gets their own handlers, by number, as they are replaced: a signal may come before all are.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for name in names:
+            number = getattr(signal, name, None)
+            if number is not None and replaces(own := signal.getsignal(number)):
+                before[number] = own
+                signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, own in before.items():
+            signal.signal(number, own)
+
+
+@contextmanager
 def termination_raised() -> Iterator[None]:
     """Raise `Terminated` in the main thread on SIGTERM or SIGHUP; later ones are ignored."""
 
@@ -32,17 +53,9 @@ def termination_raised() -> Iterator[None]:
         raise Terminated(number)
 
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            # nohup sets SIGHUP to be ignored, and so it stays
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, end)
-    try:
+    # nohup sets SIGHUP to be ignored, and so it stays
+    with _handled(("SIGTERM", "SIGHUP"), end, lambda handler: handler == signal.SIG_DFL, before):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -56,16 +69,8 @@ def interruptions_deferred() -> Iterator[None]:
         waiting.append(number)
 
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and callable(signal.getsignal(number)):
-                before[number] = signal.signal(number, wait)
-    try:
+    with _handled(("SIGINT", "SIGTERM", "SIGHUP"), wait, callable, before):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if waiting:
         before[waiting[0]](waiting[0], None)
 
