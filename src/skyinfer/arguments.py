@@ -15,8 +15,8 @@ ONE_NUMBER = "; the command takes one number only, for all questions"
 def add_precision_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=EXACT,
-        help="exact (default), or int8: weights of 8 bits, a quarter of the memory, answers near the exact ones, in less "
-        "time for large models",
+        help="exact (default), or int8: weights of 8 bits, a quarter of the memory, answers near the exact ones, "
+        "in less time for large models",
     )  # fmt: skip
 
 
