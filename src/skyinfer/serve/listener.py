@@ -172,6 +172,8 @@ class Protocol(HttpToolsProtocol):
             self._send_refusal(*refusal)
             return
         super().on_response_complete()
+        if self.pipeline:  # resumed by each response, reading would run ahead of the responses without an end
+            self.flow.pause_reading()
         if self._in_head and self.cycle.response_complete and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._start_head_timer()
@@ -304,11 +306,16 @@ class _VersionUnknown(Exception):
 class _ResponseTransport:
     """The transport that a response is written to: closed before the request's body was received, it lingers."""
 
-    __slots__ = ("_protocol", "is_closing", "write")
+    __slots__ = ("_protocol", "_write", "is_closing")
 
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
-        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+        self._write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        # Of a connection that was lost, uvicorn tells only the newest request, not the one that is being answered.
+        if not self.is_closing():
+            self._write(data)
 
     def close(self) -> None:
         cycle = self._protocol.cycle
