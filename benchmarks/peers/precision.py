@@ -8,6 +8,8 @@ of a probability from Laya's model in float32, and the share of answers whose mo
 llama.cpp's q8_0 is computed in torch: weights and activations in blocks of 32 with scales in half precision, sums in
 float32. llama-server itself is asked, too, where there is one. DIR is a checkpoint directory, such as one that
 `skyinfer train` writes.
+What the others answered is kept beside the checkpoint: a run that was interrupted goes on there, and a further one
+with --keep or --directory asks skyinfer alone.
 --flights has s1-pico fly so many seeds for ten minutes each, in both precisions, and judges its answers.
 """
 
@@ -15,7 +17,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import json
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,6 +87,26 @@ class Errors:
         return f"{every.mean():>10.2e} {every.max():>10.2e} {np.mean(self.changed):>8.2%}"
 
 
+class Kept:
+    """Answers to the requests in their order, in a file that a later run goes on with."""
+
+    def __init__(self, path: Path) -> None:
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        self.answers: list[Distributions] = [
+            {qid: np.array(values) for qid, values in json.loads(line).items()} for line in whole
+        ]
+        path.write_text("".join(whole))
+        self.path = path
+
+    def get(self, i: int, answer: Callable[[], Distributions]) -> Distributions:
+        if i == len(self.answers):
+            self.answers.append(answer())
+            with self.path.open("a") as file:
+                file.write(json.dumps({qid: values.tolist() for qid, values in self.answers[i].items()}) + "\n")
+        return self.answers[i]
+
+
 def runtimes(agent: Agent, checkpoint: Path, gguf: Path, first: compare.LayaBatch, stack: contextlib.ExitStack) -> Any:
     """(name, how it answers a request and its batch) of each."""
     found: list[tuple[str, Callable[[dict[str, Any], compare.LayaBatch], Distributions]]] = []
@@ -124,11 +150,21 @@ def table(checkpoint: Path, label: str, n_requests: int) -> None:
         first = compare.LayaBatch.of(agent, asked[0]["state"])
         rows = runtimes(agent, checkpoint, gguf, first, stack)
         errors = {name: Errors() for name, _ in rows}
-        for request in asked:
+        kept = {
+            name: Kept(checkpoint / f"answers, {name}.jsonl")
+            for name in ("laya", *errors)
+            if not name.startswith("skyinfer")
+        }
+        before = time.monotonic()
+        for i, request in enumerate(asked):
             batch = compare.LayaBatch.of(agent, request["state"])
-            exact = batch.exact()
+            exact = kept["laya"].get(i, batch.exact)
             for name, answer in rows:
-                errors[name].see(answer(request, batch), exact)
+                call = functools.partial(answer, request, batch)
+                errors[name].see(kept[name].get(i, call) if name in kept else call(), exact)
+            if time.monotonic() - before > 60:
+                before = time.monotonic()
+                print(f"{label}: {i + 1} of {n_requests} requests", file=sys.stderr, flush=True)
     print(f"\n{label}, {n_requests} requests\n{'':<32} {'mean':>10} {'largest':>10} {'changed':>8}")
     for name, found in errors.items():
         print(f"{name:<32} {found}", flush=True)
