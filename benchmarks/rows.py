@@ -33,8 +33,10 @@ QUESTIONS = DRONE["questions"]
 # The command where arguments follow the model, else only what it begins with; then the most memory that was
 # resident, in kB: of this program alone, where getrusage begins with what its parent had.
 _MEASURED = """
-import re, sys, skyinfer, skyinfer.rows.runs
+import re, sys, skyinfer
+from skyinfer.command import rows
 from skyinfer.command.main import main
+rows.import_arrow()
 skyinfer.load(sys.argv[1]) if len(sys.argv) < 3 else main(sys.argv[2:])
 print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 """

@@ -12,7 +12,6 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -21,6 +20,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
+from ..core import scanners
 from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
 from ..values import encodable, lone_surrogate
@@ -35,9 +35,12 @@ _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "
 LINE = "x_line"  # the column of lines of JSON: bytes, which need not be UTF-8, until they are written
 _ALL_LINES, _FAULTY_LINES = {b"x_line": b"all"}, {b"x_line": b"faulty"}  # a schema's metadata: what the column holds
 _LINES = pa.schema([(LINE, pa.binary())], metadata=_ALL_LINES)
-_READ_AT_ONCE = 8192  # rows
-# Rows that are written together, whatever batches they come in, so that a file's bytes tell nothing of those.
-_WRITTEN_AT_ONCE = 1 << 16
+# Rows that are read and written together: so many, or about so many bytes of them where that is less.
+_READ_AT_ONCE, _READ_BYTES = 8192, 2 << 20
+_WRITTEN_AT_ONCE, _WRITTEN_BYTES = 1 << 16, 4 << 20
+_FIRST_WRITTEN = 1 << 8  # rows of the first table, whose bytes nobody knows
+# Of a column in a row group of Parquet, which would else be read as a whole; and of a file of CSV.
+_BUFFER_BYTES, _CSV_BLOCK_BYTES = 1 << 18, 1 << 20
 
 
 class Writable(Protocol):
@@ -85,13 +88,16 @@ def open_rows(
 
 def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool, keep_faulty: bool) -> Rows:
     if form == "jsonl":
-        lines = _lines(file, name)
+        lines = _lines(file, name, first_by_bytes=as_lines)
         return Rows(_LINES, lines, None) if as_lines else _columns_of(lines, name, keep_faulty)
     if form == "parquet":
-        parquet = pq.ParquetFile(file, pre_buffer=False)
-        return _decoded(parquet.schema_arrow, parquet.iter_batches(_READ_AT_ONCE), parquet.metadata.num_rows)
+        parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        about = parquet.metadata
+        n_bytes = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+        at_once = min(_READ_AT_ONCE, max(1, _READ_BYTES * about.num_rows // max(1, n_bytes)))
+        return _decoded(parquet.schema_arrow, parquet.iter_batches(at_once), about.num_rows)
     if form == "csv":
-        options = pc.ReadOptions(use_threads=False, block_size=1 << 20)
+        options = pc.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES)
         if as_text:
             names = pc.open_csv(_CheckedText(file, name), read_options=options).schema.names
             file.seek(0)
@@ -111,12 +117,26 @@ def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool,
 
 
 def _decoded(schema: pa.Schema, batches: Iterator[pa.RecordBatch], n_rows: int | None) -> Rows:
-    """Rows without dictionaries, of which a file of Arrow holds one for each column only."""
-    plain = pa.schema(
-        [field.with_type(field.type.value_type) if types.is_dictionary(field.type) else field for field in schema],
-        metadata=schema.metadata,
-    )
+    """Rows without dictionaries, of which a file of Arrow holds one for each column only, and without views of text,
+    whose bytes in a file tell of the batches that they came in."""
+    plain = pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
     return Rows(plain, batches if plain.equals(schema) else (batch.cast(plain) for batch in batches), n_rows)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type that holds the same values without dictionaries and views, inside of lists and structs, too."""
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind.fields])
+    for is_one, make in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
+        if is_one(kind):
+            return make(kind.value_field.with_type(_plain(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
+    return kind
 
 
 class _CheckedText(io.RawIOBase):
@@ -139,9 +159,19 @@ class _CheckedText(io.RawIOBase):
         return data
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
-    lines = (line for line in read_lines(file, name) if line.strip())
-    while some := list(islice(lines, _READ_AT_ONCE)):
+def _lines(file: BinaryIO, name: str, *, first_by_bytes: bool) -> Iterator[pa.RecordBatch]:
+    """Lines that hold something. `first_by_bytes`: the first batch, too, may have few rows, because they are long."""
+    some: list[bytes] = []
+    n_bytes, by_bytes = 0, first_by_bytes
+    for line in read_lines(file, name):
+        if not line.strip():
+            continue
+        some.append(line)
+        n_bytes += len(line)
+        if len(some) == _READ_AT_ONCE or (by_bytes and n_bytes >= _READ_BYTES):
+            yield pa.record_batch([pa.array(some, pa.binary())], schema=_LINES)
+            some, n_bytes, by_bytes = [], 0, True
+    if some:
         yield pa.record_batch([pa.array(some, pa.binary())], schema=_LINES)
 
 
@@ -300,12 +330,19 @@ def write_rows(file: Writable, form: str, schema: pa.Schema, batches: Iterator[p
 
 
 def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Tables of as many rows as take some megabytes, judged by the table before: by the rows alone, so that the bytes
+    of a file tell nothing of the batches that they came in."""
     kept: list[pa.RecordBatch] = []
-    n_rows = 0
+    n_rows, wanted = 0, _FIRST_WRITTEN
     for batch in batches:
-        while n_rows + len(batch) >= _WRITTEN_AT_ONCE:
-            yield _table([*kept, batch.slice(0, _WRITTEN_AT_ONCE - n_rows)], schema)
-            batch, kept, n_rows = batch.slice(_WRITTEN_AT_ONCE - n_rows), [], 0
+        while n_rows + len(batch) >= wanted:
+            kept.append(batch.slice(0, wanted - n_rows))
+            batch = batch.slice(wanted - n_rows)
+            table = _table(kept, schema)
+            scanners.trim_memory()  # that of the batches before, which are of all sizes
+            by_bytes = _WRITTEN_BYTES * len(table) // max(1, table.nbytes)
+            kept, n_rows, wanted = [], 0, min(_WRITTEN_AT_ONCE, max(1, by_bytes))
+            yield table
         kept.append(batch)
         n_rows += len(batch)
     if n_rows:
@@ -313,7 +350,8 @@ def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 
 
 def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches(batches).combine_chunks().cast(schema)
+    # with an empty one in front a single batch is copied, too: a slice of one is written with other bytes than a copy
+    return pa.Table.from_batches([batches[0].slice(0, 0), *batches]).combine_chunks().cast(schema)
 
 
 def _with_text(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:

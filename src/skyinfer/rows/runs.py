@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from ..core import scanners
 from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
 from ..model import Model
@@ -25,7 +26,7 @@ from .files import FaultsOfLines, LineStates, Rows, Writable, keeps_faulty_lines
 from .states import StateColumns
 from .tables import States, answered
 
-_PART_ROWS, _PART_SECONDS = 1 << 16, 60.0
+_PART_ROWS, _PART_BYTES, _PART_SECONDS = 1 << 16, 8 << 20, 60.0  # whichever is reached first
 _RUN, _WRITING, _REPLACES = "run.json", "writing", "replaces"
 
 Progress = Callable[[int, "int | None"], None]
@@ -85,6 +86,7 @@ def answer_file(
             for part in _parts(reader, done, lambda now: progress(now, total)):
                 _check_unchanged(source, stamp)
                 _write_part(parts, reader.schema, *part)
+                scanners.trim_memory()  # that of batches, which are of all sizes and in several threads
             _check_unchanged(source, stamp)
             (parts / _WRITING).touch()
             with out.writing() as written:
@@ -182,16 +184,18 @@ def _parts(
 ) -> Iterator[tuple[int, int, list[pa.RecordBatch]]]:
     """(first row, the one after the last, batches) of each part. What was answered before an exception is one, too."""
     kept: list[pa.RecordBatch] = []
-    first, since = done, time.monotonic()
+    n_bytes, first, since = 0, done, time.monotonic()
     progress(done)
     try:
         for batch in reader:
             kept.append(batch)
             done += len(batch)
+            n_bytes += batch.nbytes
             progress(done)
-            if done - first >= _PART_ROWS or time.monotonic() - since >= _PART_SECONDS:
+            waited = time.monotonic() - since
+            if done - first >= _PART_ROWS or n_bytes >= _PART_BYTES or waited >= _PART_SECONDS:
                 some, begin = kept, first
-                kept, first, since = [], done, time.monotonic()
+                kept, n_bytes, first, since = [], 0, done, time.monotonic()
                 yield begin, done, some
     except BaseException:
         if kept:
