@@ -4,7 +4,8 @@
 
 "shipped" is s1-pico against s2-pico; others are painted (tests/checkpoints.py) with one tokenizer, and weights do not
 change a pass's time. In each round every call is timed once, in an order that is drawn anew. Printed are medians and
-first deciles, and how many times as fast s2 is by the latter, which other load on the machine changes least.
+first deciles, and how many times as fast s2 is by the latter, which other load on the machine changes least. Beside the
+99th percentile of s2's steps is that of a sum that takes as long, which is the machine's own.
 """
 
 from __future__ import annotations
@@ -96,6 +97,14 @@ def step_of(model: skyinfer.Model, questions: dict[str, Any], states: list[str])
     return lambda number: compiled.step(states[number % len(states)])
 
 
+def sum_of(microseconds: float) -> Call:
+    """A sum that takes about so long and always does the same: how evenly this machine runs anything."""
+    start = perf_counter_ns()
+    sum(range(100_000))
+    numbers = range(round(100_000 * microseconds * 1000 / (perf_counter_ns() - start)))
+    return lambda number: sum(numbers)
+
+
 def models_of(size: str, folder: Path, isa: str | None) -> dict[str, skyinfer.Model]:
     """One of each architecture."""
     found = {}
@@ -148,10 +157,13 @@ def main() -> None:
                 middle = {name: (np.median(times), np.percentile(times, 10)) for name, times in taken.items()}
                 shown = " ".join(f"{median:>9.1f} {first:>8.1f}" for median, first in middle.values())
                 print(f"{size:<8}{row:<52} {shown} {middle['s1'][1] / middle['s2'][1]:>6.1f} x")
-            taken = in_turn({"step": step_of(models["s2"], DRONE["questions"], FLIGHT)}, options.steps)
-            median, p99, worst = np.percentile(taken["step"], [50, 99, 100])
-            print(f"{size:<8}{options.steps} steps of s2: median {median:.1f}, worst {worst:.1f}")
-            print(f"{'':<8}99th percentile {p99:.1f}, {p99 / median:.2f} x the median")
+            step = step_of(models["s2"], DRONE["questions"], FLIGHT)
+            median = float(np.median(in_turn({"step": step}, 1000)["step"]))
+            taken = in_turn({"steps of s2": step, "sums of as long": sum_of(median)}, options.steps)
+            for what, times in taken.items():
+                median, p99, worst = np.percentile(times, [50, 99, 100])
+                print(f"{size:<8}{options.steps} {what}: median {median:.1f}, worst {worst:.1f}")
+                print(f"{'':<8}99th percentile {p99:.1f}, {p99 / median:.2f} x the median")
 
 
 if __name__ == "__main__":

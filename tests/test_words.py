@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from typing import Any
 
 import pytest
 from checkpoints import byte_tokenizer, metaspace_tokenizer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
+from skyinfer.core import scanners
 from skyinfer.text import words
 from skyinfer.text.words import Words, words_of
 
@@ -63,6 +65,35 @@ def test_ids_are_the_packages(text: str) -> None:
         assert any(mark in text for mark in ("[U", "[C", "[S", "[P", "[M", "[u", "  ")) or len(text) > 32
 
 
+# OpenAI's, of gpt-2/src/encoder.py, for ASCII: \p{L} is [A-Za-z], \p{N} is [0-9]
+GPT2 = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
+
+
+@settings(max_examples=500)
+@given(
+    st.one_of(
+        st.text(st.characters(max_codepoint=127), max_size=60),
+        st.text("'stmdrevlL 9\t\n\x0b\x1c\x7f.@[`{z", max_size=12),
+    )
+)
+def test_words_are_those_of_gpt2(text: str) -> None:
+    assert scanners.split_words(text) == GPT2.findall(text)
+    known = {word: (i,) * (1 + i % 3) for i, word in enumerate(GPT2.findall(text))}
+    assert scanners.known_ids(text, known) == [token for word in GPT2.findall(text) for token in known[word]]
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "\u65e5\u672c", "\U0001f642"])
+def test_words_are_of_ascii_alone(text: str) -> None:
+    for call in (scanners.split_words, lambda text: scanners.known_ids(text, {})):
+        with pytest.raises(ValueError, match="ASCII"):
+            call(text)
+
+
+def test_texts_of_hundreds_of_words_are_remembered() -> None:
+    text = " ".join(f"{DRONE} of frame {i % 50}" for i in range(300))  # 13,000 characters
+    assert learnt(memory(backend()), text) == by_the_package(PLAIN, text)
+
+
 @pytest.mark.parametrize(
     "text", [DRONE, "", "a", "don't we'll THEY'RE", '{"a": [1, -2.5, null]}', "one\ntwo\n \nthree "]
 )
@@ -89,7 +120,7 @@ def test_words_of_a_text_are_learnt(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[MASK]", "a [SEP]b", "two  spaces", "caf\u00e9", "\u212b", "\ud800", "long " * 200, "w" * 100]
+    "text", ["[MASK]", "a [SEP]b", "two  spaces", "caf\u00e9", "\u212b", "\ud800", "long " * 4000, "w" * 100]
 )
 def test_what_is_left_to_the_package(text: str) -> None:
     assert learnt(memory(backend()), text) is None

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
-"""The parts of a model file's header that are too long for a loop in Python: arrays of strings, and a tokenizer.json of
-which little has to be known. Both are untrusted; what is said about a fault is the callers' business.
+"""What is too long, or done too often, for a loop in Python: of a model file's header arrays of strings, and a
+tokenizer.json of which little has to be known; and the words of a state. All of it is untrusted; what is said about a fault is the
+callers' business.
 """
 
 import json
@@ -9,6 +10,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
+
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(str text)
+    void *PyUnicode_1BYTE_DATA(str text)
 
 
 cdef extern from *:
@@ -100,6 +106,95 @@ def json_numbers(str text not None) -> tuple[int, int]:
         largest = max(largest, number)
         count += 1
     return count, largest
+
+
+def split_words(str text not None) -> list[str]:
+    """The words of an ASCII text, as GPT-2's pattern splits it; one behind another they are the text.
+
+    Raises:
+        ValueError: the text is not ASCII.
+    """
+    cdef const unsigned char *data = _ascii(text)
+    cdef Py_ssize_t n = len(text), begin = 0, end
+    cdef list found = []
+    while begin < n:
+        end = _past_word(data, begin, n)
+        found.append(text[begin:end])
+        begin = end
+    return found
+
+
+def known_ids(str text not None, dict known not None) -> list[int] | None:
+    """The ids of the words of an ASCII text, one behind another: `known` has a tuple for each word, or None is given.
+
+    Raises:
+        ValueError: the text is not ASCII.
+    """
+    cdef const unsigned char *data = _ascii(text)
+    cdef Py_ssize_t n = len(text), begin = 0, end
+    cdef list ids = []
+    cdef tuple of_word
+    while begin < n:
+        end = _past_word(data, begin, n)
+        of_word = <tuple?>known.get(text[begin:end], ())
+        if len(of_word) == 1:
+            ids.append(of_word[0])
+        elif len(of_word):
+            ids.extend(of_word)
+        else:
+            return None
+        begin = end
+    return ids
+
+
+cdef const unsigned char *_ascii(str text) except NULL:
+    if not PyUnicode_IS_ASCII(text):
+        raise ValueError("text: expected ASCII")
+    return <const unsigned char *>PyUnicode_1BYTE_DATA(text)
+
+
+cdef enum _Kind:
+    _LETTER, _DIGIT, _SPACE, _OTHER
+
+
+cdef inline _Kind _kind(unsigned char c) noexcept:
+    """Of GPT-2's pattern: \\p{L}, \\p{N}, \\s, which leaves out U+001C to U+001F, and all else."""
+    if c"a" <= (c | 32) <= c"z":
+        return _LETTER
+    if c"0" <= c <= c"9":
+        return _DIGIT
+    return _SPACE if c == c" " or 9 <= c <= 13 else _OTHER
+
+
+cdef inline Py_ssize_t _past_run(const unsigned char *text, Py_ssize_t pos, Py_ssize_t n) noexcept:
+    """Past the characters from `pos` on that are of one kind."""
+    cdef _Kind kind = _kind(text[pos])
+    while pos < n and _kind(text[pos]) == kind:
+        pos += 1
+    return pos
+
+
+cdef inline Py_ssize_t _past_contraction(const unsigned char *text, Py_ssize_t pos, Py_ssize_t n) noexcept:
+    """Past 's, 't, 'm, 'd, 're, 've or 'll at `pos`; `pos` where there is none."""
+    cdef unsigned char a = text[pos + 1] if pos + 1 < n else 0, b = text[pos + 2] if pos + 2 < n else 0
+    if a in (c"s", c"t", c"m", c"d"):
+        return pos + 2
+    return pos + 3 if (b == c"e" and a in (c"r", c"v")) or (b == c"l" and a == c"l") else pos
+
+
+cdef inline Py_ssize_t _past_word(const unsigned char *text, Py_ssize_t pos, Py_ssize_t n) noexcept:
+    """Past the word that begins at `pos`, by GPT-2's pattern, whose first alternative that matches decides:
+
+    '(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+    """
+    cdef Py_ssize_t end = _past_contraction(text, pos, n) if text[pos] == c"'" else pos
+    if end > pos:
+        return end
+    if text[pos] == c" " and pos + 1 < n and _kind(text[pos + 1]) != _SPACE:
+        return _past_run(text, pos + 1, n)
+    end = _past_run(text, pos, n)
+    # a run of white space leaves its last character to the word behind it
+    return end - 1 if _kind(text[pos]) == _SPACE and end < n and end - pos > 1 else end
 
 
 cdef class _Members:

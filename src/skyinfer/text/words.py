@@ -1,8 +1,8 @@
-"""Token ids of short ASCII texts, put together word by word from what the ``tokenizers`` package gave for each word.
+"""Token ids of ASCII texts, put together word by word from what the ``tokenizers`` package gave for each word.
 
 A game's state is the same few words and numbers in every frame. Where the tokenizer splits a text into words first and
 gives each its tokens by itself (byte-level BPE with GPT-2's pattern), remembered words give the same ids as the package
-does for the text, in a fifth of the time. Everything else is left to the package.
+does for the text, in a tenth of the time. Everything else is left to the package.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core import scanners
+
 if TYPE_CHECKING:
     import tokenizers
 
-# GPT-2's pattern for ASCII: \p{L} is [A-Za-z], \p{N} is [0-9], and \s leaves out U+001C to U+001F in both dialects.
-_WORDS = re.compile(r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
-
-# A longer text spends its time elsewhere, and a longer word hardly comes again. All words together take a few MB.
-_MAX_TEXT, _MAX_WORD, _MAX_WORDS = 512, 32, 8192
+# A longer text holds the GIL for too long, and a longer word hardly comes again. All words together take a few MB.
+_MAX_TEXT, _MAX_WORD, _MAX_WORDS = 1 << 14, 32, 8192
 # A new word costs a call of the package, so learning has a budget: so many words at first, one more for every text that
 # was known, and one for every eighth that was not. Texts whose words never come again soon cost next to nothing, and a
 # loop that begins later is known after some of its states.
@@ -47,14 +46,9 @@ class Words:
         """
         if len(text) > _MAX_TEXT or not text.isascii() or self._begins_added(text):
             return None
-        words = _WORDS.findall(text)
-        known = self._ids
-        ids: list[int] = []
-        try:
-            for word in words:
-                ids += known[word]
-        except KeyError:
-            return self._learn(words)
+        ids = scanners.known_ids(text, self._ids)
+        if ids is None:
+            return self._learn(scanners.split_words(text))
         if self._budget < _BUDGET:
             self._budget += 1
         return ids
