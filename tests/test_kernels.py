@@ -185,7 +185,7 @@ def test_an_activation_of_nan_is_nan(isa: str, name: str) -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_layer_norm(isa: str, with_bias: bool) -> None:
     rng = np.random.default_rng(4)
-    for rows, d in [(1, 1), (3, 7), (2, 16), (5, 31), (4, 33), (7, 64), (3, 127), (2, 1024), (2, 1031)]:
+    for rows, d in [(1, 1), (3, 7), (2, 16), (5, 31), (4, 33), (7, 64), (3, 127), (2, 1024), (2, 1031), (9, 31)]:
         x = normal(rng, rows, d) * 3 + normal(rng, rows, 1) * 10
         weight, bias = normal(rng, d), normal(rng, d)
         out = Output(rows, d)
@@ -252,6 +252,21 @@ def test_attention(isa: str, n_queries: int, n_keys: int, d_head: int, base: flo
     reach = np.abs(q).astype(np.float64).sum(-1, keepdims=True) * np.abs(k).max() * scale
     bound = ((d_head + 16) * EPS * reach + (n_keys + 16) * EPS) * np.abs(v).max()
     assert (np.abs(out.check() - exact) <= bound).all()
+
+
+def test_attention_over_any_number_of_keys(isa: str) -> None:
+    """Keys end in every place of a vector and a panel, and windows begin in every one."""
+    rng = np.random.default_rng(12)
+    rows = normal(rng, 110, 18)
+    for n in range(1, 111):
+        for window in (-1, n // 3):
+            q, k, v = (rows[:n, i : i + 6] for i in (0, 6, 12))
+            out = Output(n, 6)
+            Kernels(isa).attention(guarded(q), guarded(k), guarded(v), out.window, window=window, scale=6**-0.5)
+            error = np.abs(out.check() - exact_attention(q, k, v, None, window))
+            reach = np.abs(q).astype(np.float64).sum(-1, keepdims=True) * np.abs(k).max()
+            bound = ((6 + 16) * EPS * reach * 6**-0.5 + (n + 16) * EPS) * np.abs(v).max()
+            assert (error <= bound).all(), (n, window)
 
 
 def test_attention_stands_scores_that_overflow_a_plain_exp(isa: str) -> None:
@@ -334,6 +349,23 @@ def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
         alone = np.empty((1, 50), np.float32)
         kernels.gemm(a[i : i + 1], packed, alone)
         np.testing.assert_array_equal(alone[0], together[i])
+
+
+@pytest.mark.parametrize("d", [7, 64, 100])
+def test_norms_and_queries_have_the_same_bits_wherever_they_stand(isa: str, d: int) -> None:
+    rng = np.random.default_rng(13)
+    kernels = Kernels(isa)
+    x, weight, keys = normal(rng, 41, d), normal(rng, d), normal(rng, 75, d)
+    runs = (
+        lambda rows, out: kernels.layer_norm(rows, weight, 1e-5, out),
+        lambda rows, out: kernels.attention(rows, keys, keys, out),
+    )
+    for run in runs:
+        together, alone = np.empty_like(x), np.empty_like(x)
+        run(x, together)
+        for i in range(41):
+            run(x[i : i + 1], alone[i : i + 1])
+        np.testing.assert_array_equal(alone, together)
 
 
 def test_an_unknown_instruction_set_is_refused() -> None:

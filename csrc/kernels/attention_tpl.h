@@ -17,6 +17,8 @@ SKY_INLINE void tile_matmul(const int rows, int k, const float *a, int lda, cons
     tile_clear(rows, acc);
     if (cols >= PANEL_COLS)
         tile_accumulate(rows, k, a, lda, w, ldw, (const char *)w, ldw * (int)sizeof(float), acc);
+    else if (cols == VL)
+        tile_accumulate_vector(rows, k, a, lda, w, ldw, acc);
     else
         tile_accumulate_part(rows, k, a, lda, w, ldw, cols, acc);
     SKY_UNROLL
@@ -95,28 +97,55 @@ static void pack_keys(const sky_attention *a, float *panels, float *rows)
     }
 }
 
-/* scores[begin..end) become exp(score - max), all others of the `width` (a multiple of VL) become 0; gives 1 / sum */
-SKY_INLINE float softmax_row(float *scores, int begin, int end, int width)
+/* x [VL], which lies at j, with `other` in place of what is outside [begin, end) */
+SKY_INLINE vf inside(vf x, int j, int begin, int end, float other)
 {
-    for (int j = 0; j < begin; j++)
-        scores[j] = -INFINITY;
-    for (int j = end; j < width; j++)
-        scores[j] = -INFINITY;
-    vf peak = v_load(scores);
-    for (int j = VL; j < width; j += VL)
-        peak = v_max(peak, v_load(scores + j));
-    const vf max = v_set1(v_hmax(peak));
-    vf sum = v_set1(0.0f);
+    return j >= begin && j + VL <= end ? x : v_keep(x, begin - j, end - j, v_set1(other));
+}
+
+/* Rows whose softmax is computed side by side: one alone would wait for its maximum and its sum. */
+enum { SOFTMAX_ROWS = 3 };
+
+/* scores [rows, width], `stride` from row to row, width a multiple of VL: in row i those of [begin[i], end[i]) become
+ * exp(score - max), all others 0; inverse_sums[i] = 1 / sum. Lanes are selected in registers, because a vector that is loaded right
+ * after a store into a part of it waits for that store. */
+SKY_INLINE void softmax(const int rows, float *scores, int stride, const int *begin, const int *end, int width, float *inverse_sums)
+{
+    vf peak[SOFTMAX_ROWS], max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++)
+        peak[i] = v_set1(-INFINITY);
     for (int j = 0; j < width; j += VL) {
-        const vf e = v_exp(v_sub(v_load(scores + j), max));
-        v_store(scores + j, e);
-        sum = v_add(sum, e); /* what is outside adds 1e-38 at most, less than the sum's last bit */
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++)
+            peak[i] = v_max(peak[i], inside(v_load(scores + (ptrdiff_t)i * stride + j), j, begin[i], end[i], -INFINITY));
     }
-    for (int j = 0; j < begin; j++)
-        scores[j] = 0.0f;
-    for (int j = end; j < width; j++)
-        scores[j] = 0.0f;
-    return 1.0f / v_sum(sum);
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++) {
+        max[i] = v_set1(v_hmax(peak[i]));
+        sum[i] = v_set1(0.0f);
+    }
+    for (int j = 0; j < width; j += VL) {
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            float *score = scores + (ptrdiff_t)i * stride + j;
+            const vf e = inside(v_exp(v_sub(v_load(score), max[i])), j, begin[i], end[i], 0.0f);
+            v_store(score, e);
+            sum[i] = v_add(sum[i], e);
+        }
+    }
+    SKY_UNROLL
+    for (int i = 0; i < rows; i++)
+        inverse_sums[i] = 1.0f / v_sum(sum[i]);
+}
+
+static void softmax_rows(int rows, float *scores, int stride, const int *begin, const int *end, int width, float *inverse_sums)
+{
+    int i = 0;
+    for (; i + SOFTMAX_ROWS <= rows; i += SOFTMAX_ROWS)
+        softmax(SOFTMAX_ROWS, scores + (ptrdiff_t)i * stride, stride, begin + i, end + i, width, inverse_sums + i);
+    for (; i < rows; i++)
+        softmax(1, scores + (ptrdiff_t)i * stride, stride, begin + i, end + i, width, inverse_sums + i);
 }
 
 /* The keys from the first to the last that one of the queries [first, last) may see. */
@@ -166,7 +195,10 @@ static void attend_to_few(const sky_attention *a)
                 sum = v_fma(v_load_part(q + whole, tail), v_load_part(k + whole, tail), sum);
             scores[key] = v_sum(sum) * a->scale;
         }
-        const vf inverse_sum = v_set1(softmax_row(scores, 0, n_keys, width));
+        const int begin = 0;
+        float inverse;
+        softmax(1, scores, 0, &begin, &n_keys, width, &inverse);
+        const vf inverse_sum = v_set1(inverse);
         for (int j = 0; j < d_head; j += VL) {
             const float *v = a->v.data + j;
             vf sum = v_set1(0.0f);
@@ -194,8 +226,8 @@ static void attention(const sky_attention *a)
     float *rows = scores + (size_t)TILE_ROWS * ((size_t)n_panels * PANEL_COLS + 16);
     pack_keys(a, panels, rows);
 
-    for (int first = 0; first < a->q.rows; first += TILE_ROWS) {
-        const int count = a->q.rows - first < TILE_ROWS ? a->q.rows - first : TILE_ROWS;
+    for (int first = 0, count; first < a->q.rows; first += count) {
+        count = rows_of_tile(a->q.rows - first);
         int key_begin = 0, key_end = n_keys;
         if (a->position) {
             span_of_keys(a, first, first + count, &key_begin, &key_end);
@@ -203,33 +235,32 @@ static void attention(const sky_attention *a)
             key_begin = first - a->window > 0 ? first - a->window : 0;
             key_end = n_keys - (first + count) > a->window ? first + count + a->window : n_keys;
         }
-        const int panel_begin = key_begin / PANEL_COLS, panel_end = (key_end + PANEL_COLS - 1) / PANEL_COLS;
-        const int origin = panel_begin * PANEL_COLS, stride = (panel_end - panel_begin) * PANEL_COLS;
+        const int origin = key_begin / PANEL_COLS * PANEL_COLS; /* the first key of a panel */
         const int width = (key_end - origin + VL - 1) / VL * VL; /* of the scores that softmax looks at */
+        const int stride = (width + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS;
 
         for (int i = 0; i < count; i++) {
             const ptrdiff_t query = first + i, at = a->position ? a->position[query] : query;
             rotate(a->q.data + query * a->q.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
                    a->rope_sin ? a->rope_sin + at * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
         }
-        for (int panel = panel_begin; panel < panel_end; panel++)
-            tile_matmuls[count](d_head, queries, d_head, panels + (size_t)panel * d_head * PANEL_COLS, PANEL_COLS,
-                                PANEL_COLS, NULL, scores + (panel - panel_begin) * PANEL_COLS, stride);
+        for (int col = 0; col < width; col += PANEL_COLS) /* of the last panel one vector where no more is looked at */
+            tile_matmuls[count](d_head, queries, d_head, panels + (size_t)(origin + col) * d_head, PANEL_COLS,
+                                width - col < PANEL_COLS ? width - col : PANEL_COLS, NULL, scores + col, stride);
 
-        float inverse_sums[TILE_ROWS];
+        int begin[TILE_ROWS], end[TILE_ROWS]; /* of the keys that a query sees, from origin on */
         for (int i = 0; i < count; i++) {
-            const int query = first + i;
-            float *row = scores + (ptrdiff_t)i * stride;
-            if (a->position) {
-                replace_hidden(a, query, key_begin, key_end, -INFINITY, row - origin);
-                inverse_sums[i] = softmax_row(row, key_begin - origin, key_end - origin, width);
-                replace_hidden(a, query, key_begin, key_end, 0.0f, row - origin);
-                continue;
-            }
-            const int begin = a->window >= 0 && query - a->window > 0 ? query - a->window : 0;
-            const int end = a->window >= 0 && n_keys - query > a->window + 1 ? query + a->window + 1 : n_keys;
-            inverse_sums[i] = softmax_row(row, begin - origin, end - origin, width);
+            const int query = first + i, has_window = a->window >= 0 && !a->position;
+            begin[i] = a->position ? key_begin - origin : (has_window && query > a->window ? query - a->window : 0) - origin;
+            end[i] = (has_window && n_keys - query > a->window + 1 ? query + a->window + 1 : key_end) - origin;
+            if (a->position)
+                replace_hidden(a, query, key_begin, key_end, -INFINITY, scores + (ptrdiff_t)i * stride - origin);
         }
+        float inverse_sums[TILE_ROWS];
+        softmax_rows(count, scores, stride, begin, end, width, inverse_sums);
+        if (a->position)
+            for (int i = 0; i < count; i++)
+                replace_hidden(a, first + i, key_begin, key_end, 0.0f, scores + (ptrdiff_t)i * stride - origin);
         for (int col = 0; col < d_head; col += PANEL_COLS)
             tile_matmuls[count](key_end - key_begin, scores + (key_begin - origin), stride,
                                 a->v.data + (ptrdiff_t)key_begin * a->v.stride + col, a->v.stride, d_head - col, inverse_sums,

@@ -39,6 +39,11 @@ SKY_INLINE vf v_scale2(vf x, vf n)
     const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(x, _mm256_castsi256_ps(exponent));
 }
+SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)
+{
+    const __m256i is_inside = _mm256_andnot_si256(first_lanes(begin), first_lanes(end));
+    return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(is_inside));
+}
 SKY_INLINE float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

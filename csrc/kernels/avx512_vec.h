@@ -31,6 +31,12 @@ SKY_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 SKY_INLINE vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 SKY_INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)
+{
+    const unsigned in_front = begin < VL ? ~0u << (begin > 0 ? begin : 0) : 0;
+    const unsigned behind = end < VL ? (1u << (end > 0 ? end : 0)) - 1u : ~0u;
+    return _mm512_mask_blend_ps((__mmask16)(in_front & behind), other, x);
+}
 SKY_INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 SKY_INLINE float v_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 

@@ -68,6 +68,19 @@ SKY_INLINE void tile_accumulate_part(const int rows, int k, const float *a, int 
     }
 }
 
+/* The same where w has VL columns, which leaves the other half of acc as it is. */
+SKY_INLINE void tile_accumulate_vector(const int rows, int k, const float *a, int lda, const float *w, int ldw,
+                                       vf acc[TILE_ROWS][PANEL_VECTORS])
+{
+    for (int p = 0; p < k; p++) {
+        const vf w0 = v_load(w);
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++)
+            acc[i][0] = v_fma(v_set1(a[(ptrdiff_t)i * lda + p]), w0, acc[i][0]);
+        w += ldw;
+    }
+}
+
 /* w: the panel, from the first row that belongs to g's k. `ahead`: what to fetch while the tile runs, ahead_bytes on with every
  * step of k. */
 SKY_INLINE void gemm_tile(const int rows, const sky_gemm *g, int row, int panel, const float *w, const char *ahead,

@@ -43,6 +43,12 @@ SKY_INLINE vf v_scale2(vf x, vf n)
     const int32x4_t exponent = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
     return vmulq_f32(x, vreinterpretq_f32_s32(exponent));
 }
+SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)
+{
+    const int32_t lanes[4] = {0, 1, 2, 3};
+    const int32x4_t lane = vld1q_s32(lanes);
+    return vbslq_f32(vandq_u32(vcgeq_s32(lane, vdupq_n_s32(begin)), vcltq_s32(lane, vdupq_n_s32(end))), x, other);
+}
 SKY_INLINE float v_sum(vf x) { return vaddvq_f32(x); }
 SKY_INLINE float v_hmax(vf x) { return vmaxvq_f32(x); }
 

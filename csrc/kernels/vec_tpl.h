@@ -9,6 +9,7 @@
  *   v_fma(a, b, c)                  a * b + c, rounded once
  *   v_round                         to the nearest integer
  *   v_scale2(x, n)                  x * 2^n for integral n in [-126, 127]
+ *   v_keep(x, begin, end, other)    the lanes [begin, end) of x, which may lie outside of it, and those of other elsewhere
  *   v_sum v_hmax                    across the lanes
  *   v_transpose(x)                  VL vectors as rows become columns
  *

@@ -68,6 +68,12 @@ SKY_INLINE vf v_load_f16(const uint16_t *p)
     const v128_t sign = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x8000)), 16);
     return wasm_v128_or(value, sign);
 }
+SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)
+{
+    const v128_t lane = wasm_i32x4_const(0, 1, 2, 3);
+    const v128_t is_inside = wasm_v128_and(wasm_i32x4_ge(lane, wasm_i32x4_splat(begin)), wasm_i32x4_lt(lane, wasm_i32x4_splat(end)));
+    return wasm_v128_bitselect(x, other, is_inside);
+}
 SKY_INLINE float v_sum(vf x)
 {
     const vf pairs = v_add(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1));
