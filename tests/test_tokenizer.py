@@ -542,6 +542,15 @@ def test_steps_that_multiply_a_text(part: str, steps: list[dict[str, Any]]) -> N
         Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
 
 
+def test_more_steps_than_any_tokenizer_has() -> None:
+    """None multiplies a text, but all of them lengthen it by a page, word by word."""
+    data, special = painted("byte")
+    steps = [{"type": "Prepend", "prepend": "a" * 16}] * 257
+    data["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    with pytest.raises(FormatError, match="more than 256 steps"):
+        Tokenizer.from_metadata({JSON: json.dumps(data)}, special)
+
+
 def test_steps_of_real_tokenizers_are_accepted() -> None:
     data, special = painted("byte")
     steps = [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "ByteLevel"}]

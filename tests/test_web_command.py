@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -70,6 +71,13 @@ def test_models_are_where_the_list_says(served: PageServer) -> None:
     assert odd[1] == b"GGUF, says who"
     response, body = ask(served, "/" + listing["models"][0]["url"], "HEAD")
     assert (response.getheader("content-length"), body) == (str(len(pico[1])), b"")
+
+
+def test_a_model_that_is_gone_since_is_not_found(served: PageServer, tmp_path: Path, capfd: Any) -> None:
+    (tmp_path / "odd name #1?.gguf").unlink()
+    odd = json.loads(ask(served, "/models.json")[1])["models"][1]
+    assert ask(served, "/" + odd["url"])[0].status == 404
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_else_is_given_out_and_to_nobody_else(served: PageServer) -> None:

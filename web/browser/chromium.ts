@@ -49,8 +49,7 @@ async function served(options: string[], environment: Record<string, string>, ad
   return {
     url,
     async stop() {
-      server.kill();
-      await once(server, "exit");
+      if (server.kill()) await once(server, "exit"); // else it was stopped
     },
   };
 }

@@ -171,6 +171,44 @@ test("a broken file is an error on the page, and the model before goes on", asyn
   }
 });
 
+test("a model that has no room for the page's questions is an error, and the one before flies on", async () => {
+  const { page, faults } = await open("");
+  await until(page, "status", /is ready/);
+  const short = await page.evaluate(async () => {
+    const bytes = new Uint8Array(await (await fetch("models/0/s1-pico.gguf")).arrayBuffer());
+    const key = "modern-bert.decision.max_tokens";
+    const at = new TextDecoder("latin1").decode(bytes.subarray(0, 1 << 14)).indexOf(key) + key.length + 4;
+    new DataView(bytes.buffer).setUint32(at, 2, true);
+    return [...bytes];
+  });
+  await dropped(page, "short.gguf", short);
+  await until(page, "error", /^short\.gguf cannot be opened\. questions\.action\.criteria: /);
+  assert.equal(await text(page, "status"), "s1-pico is still in use");
+  assert.equal(await page.locator("#model").inputValue(), "s1-pico");
+  const time = await text(page, "time");
+  await page.waitForFunction((time) => document.getElementById("time")!.textContent !== time, time);
+  assert.deepEqual(faults, []);
+  await page.close();
+});
+
+test("of two models that are asked for at once the last one is used", async () => {
+  const { page, faults } = await open("ask.html");
+  await until(page, "status", /is ready/);
+  await page.evaluate(() => {
+    const list = document.querySelector<HTMLSelectElement>("#model")!;
+    for (const index of [1, 0, 1]) {
+      list.selectedIndex = index;
+      list.dispatchEvent(new Event("change"));
+    }
+  });
+  await until(page, "status", /^s2-pico is ready/);
+  await page.waitForTimeout(300);
+  assert.equal(await text(page, "status"), "s2-pico is ready");
+  await until(page, "python", /skyinfer\.load\("s2-pico"\)/);
+  assert.deepEqual(faults.filter((fault) => !fault.endsWith("net::ERR_ABORTED")), []); // those that were not waited for
+  await page.close();
+});
+
 test("a server's own page: its password is the key, and its models answer", async () => {
   const api = await serveApi("the-key");
   try {
@@ -190,6 +228,10 @@ test("a server's own page: its password is the key, and its models answer", asyn
     await page.locator("#example").click();
     await until(page, "curl", /skyinfer|145|drone/);
     assert.ok((await text(page, "curl")).startsWith(`curl ${api.url}v1/systemone`));
+    assert.match(await text(page, "curl"), /"model": "s1-pico"\}'$/);
+    await api.stop();
+    await page.locator("#state").fill("a server that is gone");
+    await until(page, "questions-say", /^The server does not answer$/);
     await own.close();
   } finally {
     await api.stop();

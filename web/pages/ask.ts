@@ -64,7 +64,12 @@ async function ask(): Promise<void> {
   let questionsError = questions.error;
   if (!questionsError && !(questions.value instanceof Map)) questionsError = "Questions are an object of id -> question";
   if (stateError === undefined && questionsError === undefined && answerer) {
-    const outcome = await answerer(state.value, questions.value as Members);
+    let outcome: Outcome;
+    try {
+      outcome = await answerer(state.value, questions.value as Members);
+    } catch (error) {
+      outcome = { findings: new Map(), questionsError: (error as Error).message };
+    }
     if (mine !== round) return; // something was typed meanwhile
     ({ stateError, questionsError } = outcome);
     show(outcome);
@@ -169,7 +174,13 @@ function local(model: Model): Answerer {
     const start = performance.now();
     for (const [id, question] of questions) {
       try {
-        const response = model.compile(new Map([[id, question]])).answer(state);
+        const compiled = model.compile(new Map([[id, question]]));
+        let response: Members;
+        try {
+          response = compiled.answer(state);
+        } finally {
+          compiled.free();
+        }
         findings.set(id, { answer: (response.get("answers") as Members).get(id) as Members });
         inputTokens += numberOf((response.get("usage") as Members).get("input_tokens"));
       } catch (error) {
@@ -193,7 +204,9 @@ function remote(model: string): Answerer {
   return async (state, questions) => {
     const start = performance.now();
     const body = writeJson(new Map<string, unknown>([["model", model], ["state", state], ["questions", questions]]));
-    const response = await fetch("v1/systemone", { method: "POST", headers: { "content-type": "application/json" }, body });
+    const response = await fetch("v1/systemone", { method: "POST", headers: { "content-type": "application/json" }, body }).catch(() => {
+      throw new Error("The server does not answer");
+    });
     const found = parseJson(await response.text()) as Members;
     const findings: Findings = new Map();
     if (response.ok) {
@@ -215,13 +228,16 @@ function remote(model: string): Answerer {
 // ---- elsewhere
 
 function showElsewhere(state: unknown, questions: unknown): void {
-  const body = writeJson(new Map([["state", state], ["questions", questions]]));
+  const name = element<HTMLSelectElement>("model").value;
+  const request = new Map<string, unknown>([["state", state], ["questions", questions]]);
+  if (isServed) request.set("model", name); // which of the server's
+  const body = writeJson(request);
   const origin = isServed ? location.origin : "http://127.0.0.1:8080";
   element("curl").textContent =
     `curl ${origin}/v1/systemone -H 'content-type: application/json' \\\n  -d '${body.replaceAll("'", "'\\''")}'`;
   // an escape of JSON's in a string in double quotes means the same in Python
   element("python").textContent =
-    `import json\n\nimport skyinfer\n\nmodel = skyinfer.load()\nrequest = json.loads(\n    ${JSON.stringify(body)}\n)\n` +
+    `import json\n\nimport skyinfer\n\nmodel = skyinfer.load(${JSON.stringify(name)})\nrequest = json.loads(\n    ${JSON.stringify(body)}\n)\n` +
     `print(json.dumps(model.decide(request["state"], request["questions"]), indent=2))\n`;
 }
 

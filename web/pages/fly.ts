@@ -60,7 +60,6 @@ function restart(): void {
 function pause(on: boolean): void {
   isPaused = on;
   pauseButton.textContent = on ? "Go on" : "Pause";
-  pauseButton.ariaPressed = String(on);
   before = undefined;
 }
 
@@ -102,9 +101,15 @@ function frame(now: number): void {
   }
   before = now;
   // half a step of slack: a screen's frames do not come at exactly a sixtieth of a second
-  while (game.alive && owed >= STEP_MS / 2) {
-    step(game, compiled);
-    owed -= STEP_MS;
+  try {
+    while (game.alive && owed >= STEP_MS / 2) {
+      step(game, compiled);
+      owed -= STEP_MS;
+    }
+  } catch (error) {
+    pause(true); // a model may fail on some states only
+    say(element("error"), (error as Error).message);
+    return;
   }
   if (!game.alive && crashedAt === undefined) {
     crashedAt = now;

@@ -24,7 +24,7 @@ export interface Listed {
 
 /**
  * Fills the list of models and loads the first, and whatever is chosen, opened or dropped after; `use` is told of each that
- * is there. A model that cannot be opened is an error on the page, and the one before stays in use.
+ * is there. A model that cannot be opened, or used, is an error on the page, and the one before stays in use.
  */
 export async function offerModels(models: Listed["models"], use: (model: Model) => void): Promise<void> {
   const list = element<HTMLSelectElement>("model");
@@ -34,9 +34,12 @@ export async function offerModels(models: Listed["models"], use: (model: Model) 
   let current: Model | undefined;
   let inUse = "";
   let attempt = 0;
+  let stop: AbortController | undefined;
 
   const open = async (name: string, input: string | Blob): Promise<void> => {
     const mine = ++attempt;
+    stop?.abort(); // what was asked for before
+    stop = new AbortController();
     say(element("error"), null);
     say(status, `Loading ${name}`);
     progress.hidden = false;
@@ -44,6 +47,7 @@ export async function offerModels(models: Listed["models"], use: (model: Model) 
     try {
       const model = await load(input, {
         ...(core ? { core } : {}),
+        signal: stop.signal,
         onProgress: (loaded, total) => {
           if (total && mine === attempt) progress.value = loaded / total;
         },
@@ -52,12 +56,17 @@ export async function offerModels(models: Listed["models"], use: (model: Model) 
         model.free(); // another one was asked for meanwhile
         return;
       }
+      try {
+        use(model);
+      } catch (error) {
+        model.free(); // it has no room for the page's questions
+        throw error;
+      }
       core = model.core;
       const before = current;
       current = model;
       if (![...list.options].some((option) => option.value === name)) list.add(new Option(name, name));
       list.value = inUse = name;
-      use(model);
       before?.free();
       say(status, `${model.name} is ready`);
     } catch (error) {
@@ -106,9 +115,13 @@ export async function offerModels(models: Listed["models"], use: (model: Model) 
 
 /** The models that lie beside the page, by the list that lies there; the shipped one where there is no list. */
 export async function listed(): Promise<Listed> {
-  const response = await fetch("models.json");
-  const alone = { server: false, models: [{ name: "s1-pico", url: "s1-pico.gguf" }] };
-  return response.ok ? ((await response.json()) as Listed) : alone;
+  try {
+    const response = await fetch("models.json");
+    if (response.ok) return (await response.json()) as Listed;
+  } catch {
+    // a host that cannot be reached, or answers everything with a page: opening the model says so
+  }
+  return { server: false, models: [{ name: "s1-pico", url: "s1-pico.gguf" }] };
 }
 
 /** One bar of a list of bars: a name, a length from 0 to 1, and what it stands for. */

@@ -75,10 +75,8 @@ export class CompiledQuestions {
    *   list, but a text or an object.
    */
   many(states: Iterable<Json>, options: DecideOptions = {}): Response[] {
-    if (typeof states === "string" || entriesOf(states) || typeof states?.[Symbol.iterator] !== "function")
-      throw new RequestError(["states"], `must be a list of states, not ${kindOf(states)}`);
     const thresholds = thresholdsOf(options.minConfidence, FIELD);
-    const read = Array.from(states, (state, i) => {
+    const read = listOf(states).map((state, i) => {
       try {
         return this.read(state);
       } catch (error) {
@@ -108,6 +106,7 @@ export class CompiledQuestions {
    * not fit, keep its end (as for a list of turns) and not its beginning.
    */
   runTokens(ids: readonly number[], keepTail = false): Float32Array {
+    for (const id of ids) if ((id | 0) !== id) throw new RangeError(`${String(id)} is no token id`);
     return this.steps(stateTokens(ids, keepTail));
   }
 
@@ -150,4 +149,11 @@ export class CompiledQuestions {
     if (!this.address) throw new Error("the questions were freed");
     return this.address;
   }
+}
+
+/** States as a list. @throws RequestError they are a text, an object, or nothing to go through. */
+export function listOf(states: Iterable<Json>): Json[] {
+  if (typeof states === "string" || entriesOf(states) || typeof states?.[Symbol.iterator] !== "function")
+    throw new RequestError(["states"], `must be a list of states, not ${kindOf(states)}`);
+  return Array.from(states);
 }

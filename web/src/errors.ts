@@ -30,3 +30,14 @@ export class RequestError extends SkyinferError {
     this.reason = reason;
   }
 }
+
+/** A text out of an untrusted file, fit for one line: what does not show, or turns what follows around, as escapes. */
+export function printable(text: string): string {
+  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${c.codePointAt(0)!.toString(16)}}`);
+}
+
+/** A value of an untrusted file, fit for one line. */
+export function shown(value: unknown): string {
+  const text = JSON.stringify(value) ?? "undefined";
+  return printable(text.length <= 100 ? text : `${text.slice(0, 97)}...`);
+}

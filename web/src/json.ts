@@ -54,7 +54,7 @@ export class JsonError extends Error {
 }
 
 /** Objects and lists inside each other; Python's reader stops at about as many. */
-const MAX_DEPTH = 900;
+const MAX_DEPTH = 990;
 /** Digits of an integer, as Python limits them. */
 const MAX_DIGITS = 4300;
 

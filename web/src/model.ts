@@ -1,10 +1,10 @@
 /** The public face of a loaded model: open it, ask it; as in Python's model.py. */
 
-import { CompiledQuestions, type DecideOptions } from "./compiled.js";
+import { CompiledQuestions, listOf, type DecideOptions } from "./compiled.js";
 import { RequestError } from "./errors.js";
 import type { Architecture, ModelConfig } from "./files/config.js";
 import { openStream, type ModelInput, type Progress } from "./files/source.js";
-import { JsonError, NotJsonError, parseJson, writeJson } from "./json.js";
+import { JsonError, NotJsonError, entriesOf, parseJson, writeJson } from "./json.js";
 import { Core, type CoreOptions, type Isa } from "./runtime/core.js";
 import { Engine } from "./runtime/engine.js";
 import { thresholdsOf } from "./runtime/thresholds.js";
@@ -47,11 +47,15 @@ export async function load(input: ModelInput, options: LoadOptions = {}): Promis
   const { temperatureClamp = true, tokenTableBytes = TOKEN_TABLE_BYTES, grow = false } = options;
   if (!Number.isSafeInteger(tokenTableBytes) || tokenTableBytes < 0)
     throw new RangeError(`tokenTableBytes: expected a whole number from 0 on, got ${String(tokenTableBytes)}`);
-  const [core, stream] = await Promise.all([
-    options.core ?? Core.open(options),
-    openStream(input, options.onProgress, options.signal),
-  ]);
-  return new Model(await Engine.read(stream, core, { temperatureClamp, tokenTableBytes, grow }));
+  const opening = openStream(input, options.onProgress, options.signal);
+  try {
+    const [core, stream] = await Promise.all([options.core ?? Core.open(options), opening]);
+    return new Model(await Engine.read(stream, core, { temperatureClamp, tokenTableBytes, grow }));
+  } catch (error) {
+    // else the rest of a faulty file would go on coming in
+    void opening.then((stream) => stream.cancel(), () => {});
+    throw error;
+  }
 }
 
 /** A decision model in memory. Calls return when the answer is there; in a page, a Worker keeps large models from blocking it. */
@@ -64,7 +68,12 @@ export class Model {
   constructor(engine: Engine) {
     this.engine = engine;
     this.config = engine.config;
-    this.warmUp();
+    try {
+      this.warmUp();
+    } catch (error) {
+      engine.free();
+      throw error;
+    }
   }
 
   get name(): string {
@@ -129,7 +138,8 @@ export class Model {
 
   /** Answers the same questions about each state: bit by bit what `decide` gives for one, in fewer forward passes. */
   decideMany(states: Iterable<Json>, questions: Questions, options: DecideOptions = {}): Response[] {
-    return this.compiled(questions).many(states, options);
+    const read = listOf(states); // by an iterator that may ask other questions itself, for which these would have to go
+    return this.compiled(questions).many(read, options);
   }
 
   /** Tokenizes questions once, for a loop that asks them about one state after another. @throws RequestError */
@@ -158,7 +168,7 @@ export class Model {
   private compiled(questions: Questions): CompiledQuestions {
     let key: string;
     try {
-      key = writeJson(questions);
+      key = writeJson(questions) + kinds(questions);
     } catch (error) {
       if (error instanceof NotJsonError) return this.compile(questions); // which says what is wrong with them
       throw error;
@@ -181,8 +191,18 @@ export class Model {
 
   /** A browser compiles the module's functions as they are first used, which makes the first calls slow. */
   private warmUp(): void {
-    const compiled = this.compile({ warm: { type: "noul", instructions: "Is it?" } });
-    for (let i = 0; i < 2; i++) compiled.step("a ".repeat(40));
-    compiled.free();
+    try {
+      const compiled = this.compile({ warm: { type: "noul", instructions: "Is it?" } });
+      for (let i = 0; i < 2; i++) compiled.step("a ".repeat(40));
+      compiled.free();
+    } catch (error) {
+      if (!(error instanceof RequestError)) throw error; // a model may be too short for any question
+    }
   }
+}
+
+/** Kinds of what is in lists, labels among it: JSON does not tell 1 from 1n, and an answer repeats its label as it was given. */
+function kinds(value: unknown): string {
+  if (Array.isArray(value)) return value.map((item) => typeof item).join();
+  return entriesOf(value)?.map(([, item]) => kinds(item)).join("") ?? "";
 }

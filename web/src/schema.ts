@@ -190,7 +190,7 @@ function parseQuestion(id: unknown, question: unknown): ParsedQuestion {
   const members = membersOf(question);
   if (!members) throw new RequestError(loc, `a question must be an object, not ${kindOf(question)}`);
   const type = members.get("type") as QuestionType;
-  const parse = Object.hasOwn(PARSERS, type) && typeof type === "string" ? PARSERS[type] : undefined;
+  const parse = QUESTION_TYPES.includes(type) ? PARSERS[type] : undefined;
   if (!parse) throw new RequestError([...loc, "type"], `must be choice, score or noul, not ${short(type ?? null)}`);
 
   const instructions = parseInstructions(members.get("instructions"), [...loc, "instructions"]);
@@ -208,10 +208,14 @@ function ignoredFields(question: Members): string[] {
   const found = [...question.keys()].filter((field) => !FIELDS.has(field)).map((field) => (typeof field === "string" ? field : short(field)));
   const criteria = membersOf(question.get("criteria"));
   if (question.get("type") !== "noul" || !criteria) return found;
-  const last = new Map([...criteria.keys()].map((key) => [String(key).toLowerCase(), key]));
-  for (const [name, key] of [...criteria.keys()].map((key) => [String(key).toLowerCase(), key] as const))
-    if (last.get(name) !== key) found.push(`criteria.${String(key)}`);
+  const last = new Map([...criteria.keys()].map((key) => [lowerCase(key), key]));
+  for (const key of criteria.keys()) if (last.get(lowerCase(key)) !== key) found.push(`criteria.${String(key)}`);
   return found;
+}
+
+/** A key of noul criteria as it is compared; a Map's may be anything. */
+function lowerCase(key: unknown): string {
+  return typeof key === "object" ? "" : String(key).toLowerCase();
 }
 
 function parseInstructions(value: unknown, loc: PathPart[]): string {
@@ -277,7 +281,7 @@ function parseNoul(question: Members, loc: PathPart[]): Option[] {
     const members = membersOf(criteria);
     if (!members) throw new RequestError(at, "must be an object with descriptions of true and false, or absent");
     for (const [key, value] of members) {
-      const name = String(key).toLowerCase();
+      const name = lowerCase(key);
       if (name !== "true" && name !== "false")
         throw new RequestError(at, `has the key ${short(key)}; use only true and false, and \`labels\` for words`);
       described.set(name, value);
@@ -380,8 +384,8 @@ function strip(text: string): string {
 
 /** Python's spelling of a value, cut to 60 characters. */
 export function short(value: unknown): string {
-  const text = repr(value);
-  return text.length <= 60 ? text : `${text.slice(0, 57)}...`;
+  const characters = [...repr(value)];
+  return characters.length <= 60 ? characters.join("") : `${characters.slice(0, 57).join("")}...`;
 }
 
 /** Python's spelling of a value, for messages that read the same in both languages. */

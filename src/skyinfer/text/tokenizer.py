@@ -34,6 +34,8 @@ _MAX_REPLACEMENT = 16
 # Steps multiply: nine replacements of one letter by 16 turn one into 7e10. All steps together may lengthen a text this
 # many times; ALBERT's, the longest chain of a real tokenizer, reaches 648.
 _MAX_GROWTH = 1024
+# And their steps all together; known tokenizers have a dozen.
+_MAX_STEPS = 256
 _LENGTHENING = {"ByteLevel": 4.0, "NFKC": 18.0, "NFKD": 18.0, "NFD": 4.0, "NFC": 3.0, "BertNormalizer": 4.0}
 
 # Questions come back request after request; remembering their tokens saves most of the tokenizing.
@@ -267,13 +269,16 @@ def _check_model(backend: tokenizers.Tokenizer, source: str) -> None:
 
 
 def _check_growth(steps: Iterable[Any], source: str) -> None:
-    """Refuse normalizers and pre-tokenizers, given as in tokenizer.json, that multiply the length of a text."""
-    growth = 1.0
+    """Refuse steps, given as in tokenizer.json, that multiply the length of a text or are more than a tokenizer has."""
+    growth, n_steps = 1.0, 0
 
     def visit(part: Any) -> None:
-        nonlocal growth
+        nonlocal growth, n_steps
         if isinstance(part, Mapping):
             growth *= _growth(part)
+            n_steps += "type" in part
+            if n_steps > _MAX_STEPS:  # each takes time for every text, and some lengthen it
+                raise FormatError(f"{source}: its normalizers and pre-tokenizers have more than {_MAX_STEPS} steps")
             for key, value in part.items():
                 if (
                     key in ("content", "prepend", "replacement")

@@ -101,7 +101,10 @@ def _handler(files: Mapping[str, PageFile], models: Mapping[str, Path]) -> type[
             elif unquote(path) in models:
                 self._send_model(models[unquote(path)], with_body)
             else:
-                self._send(404, "text/plain", b"there is nothing at this path\n", with_body)
+                self._nothing_there(with_body)
+
+        def _nothing_there(self, with_body: bool) -> None:
+            self._send(404, "text/plain", b"there is nothing at this path\n", with_body)
 
         def _send(self, status: int, kind: str, data: bytes, with_body: bool) -> None:
             self._head(status, kind, len(data))
@@ -109,8 +112,13 @@ def _handler(files: Mapping[str, PageFile], models: Mapping[str, Path]) -> type[
                 self.wfile.write(data)
 
         def _send_model(self, path: Path, with_body: bool) -> None:
-            with path.open("rb") as file:
-                self._head(200, "application/octet-stream", path.stat().st_size)
+            try:
+                file = path.open("rb")
+            except OSError:  # it was there when the server started
+                self._nothing_there(with_body)
+                return
+            with file:
+                self._head(200, "application/octet-stream", os.fstat(file.fileno()).st_size)
                 if with_body:
                     shutil.copyfileobj(file, self.wfile, 1 << 20)
 

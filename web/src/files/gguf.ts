@@ -5,7 +5,7 @@
  * Format: docs/gguf.md of ggml-org/ggml, versions 2 and 3, little endian. Number types: F32, F16, BF16 and Q8_0.
  */
 
-import { FormatError } from "../errors.js";
+import { FormatError, printable } from "../errors.js";
 
 const DEFAULT_ALIGNMENT = 32;
 const MAX_DIMS = 4;
@@ -267,5 +267,6 @@ function narrowed(n: bigint): number | bigint {
 
 /** A name out of an untrusted file, fit for one line. */
 export function shownName(text: string): string {
-  return text.length <= 100 && !/[\p{C}\p{Zl}\p{Zp}]/u.test(text) ? text : JSON.stringify(text.slice(0, 100));
+  const shown = printable(text.slice(0, 100));
+  return shown === text ? text : `"${shown}"`;
 }

@@ -19,6 +19,8 @@ export class ByteStream {
     /** What messages call it. */
     readonly path: string,
     private readonly next: () => Promise<Uint8Array | undefined>,
+    /** Tells the source that no more of it is wanted. */
+    readonly cancel: () => void,
     private readonly total: number | undefined,
     private readonly progress: Progress | undefined,
   ) {}
@@ -89,33 +91,36 @@ export async function openStream(input: ModelInput, progress?: Progress, signal?
     return streamOf(response, String(input), progress);
   }
   if (input instanceof globalThis.Response) return streamOf(input, input.url || "the response", progress);
-  if (input instanceof Blob) {
-    const path = "name" in input ? String(input.name) : "the file";
-    return new ByteStream(path, reader(input.stream()), input.size, progress);
-  }
+  if (input instanceof Blob)
+    return reading(input.stream(), "name" in input ? String(input.name) : "the file", input.size, progress);
   if (!(input instanceof ArrayBuffer) && !ArrayBuffer.isView(input))
     throw new TypeError("a model is loaded from an address, an ArrayBuffer, a typed array, a Blob or a Response");
   const bytes = ArrayBuffer.isView(input)
     ? new Uint8Array(input.buffer, input.byteOffset, input.byteLength)
     : new Uint8Array(input);
   const chunks = [bytes];
-  return new ByteStream("model", () => Promise.resolve(chunks.pop()), bytes.length, progress);
+  return new ByteStream("model", () => Promise.resolve(chunks.pop()), () => {}, bytes.length, progress);
 }
 
 function streamOf(response: globalThis.Response, path: string, progress: Progress | undefined): ByteStream {
-  if (!response.ok) throw new Error(`${path}: the server answered ${response.status} ${response.statusText}`.trimEnd());
+  if (!response.ok) {
+    void response.body?.cancel();
+    throw new Error(`${path}: the server answered ${response.status} ${response.statusText}`.trimEnd());
+  }
   // a compressed body has another length than its bytes will have
   const length = response.headers.has("content-encoding") ? null : response.headers.get("content-length");
-  return new ByteStream(path, response.body ? reader(response.body) : () => Promise.resolve(undefined), length ? Number(length) : undefined, progress);
+  return reading(response.body ?? new Blob([]).stream(), path, length ? Number(length) : undefined, progress);
 }
 
-function reader(stream: ReadableStream<Uint8Array>): () => Promise<Uint8Array | undefined> {
+function reading(stream: ReadableStream<Uint8Array>, path: string, total: number | undefined, progress: Progress | undefined): ByteStream {
   const source = stream.getReader();
-  return async () => {
+  const next = async (): Promise<Uint8Array | undefined> => {
     for (;;) {
       const { value, done } = await source.read();
       if (done) return undefined;
       if (value.length > 0) return value;
     }
   };
+  const cancel = (): void => void source.cancel().catch(() => {}); // it may have failed itself
+  return new ByteStream(path, next, cancel, total, progress);
 }

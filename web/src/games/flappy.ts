@@ -37,7 +37,7 @@ const NUMBERS = ["alive", "frame", "score", "altitude", "distance", "gapBottom",
 
 /** A game of Flappy Drone. */
 export class Flappy {
-  private readonly game: number;
+  private address: number;
 
   /** `seed`: a whole number from 0 on, below 2^64. @throws RangeError no such difficulty, or a seed out of range. */
   constructor(
@@ -50,8 +50,8 @@ export class Flappy {
     if (typeof seed !== "bigint" && !Number.isSafeInteger(seed)) throw new RangeError(`seed: expected a whole number, got ${String(seed)}`);
     const bits = BigInt(seed);
     if (bits < 0n || bits >= 1n << 64n) throw new RangeError(`seed: expected at least 0 and below 2**64, got ${bits}`);
-    this.game = core.alloc(core.exports.sky_web_game_bytes());
-    core.exports.sky_web_game_begin(this.game, index, Number(bits & 0xffffffffn) | 0, Number(bits >> 32n) | 0);
+    this.address = core.alloc(core.exports.sky_web_game_bytes());
+    core.exports.sky_web_game_begin(this.address, index, Number(bits & 0xffffffffn) | 0, Number(bits >> 32n) | 0);
   }
 
   /** One sixtieth of a second, with a thrust or gliding. Gives `alive`; a game that is over stays as it is. */
@@ -129,6 +129,12 @@ export class Flappy {
 
   /** Gives the game's memory back; it cannot be used after. */
   free(): void {
-    this.core.free(this.game);
+    this.core.free(this.address);
+    this.address = 0;
+  }
+
+  private get game(): number {
+    if (!this.address) throw new Error("the game was freed");
+    return this.address;
   }
 }

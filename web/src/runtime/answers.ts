@@ -74,7 +74,7 @@ function answer(
   if (thresholds) {
     const least = thresholds(type, options.length);
     out.set("x_min_confidence", float(least));
-    if (Math.max(...p) < least) out.set("x_abstained", true);
+    if (p.every((one) => one < least)) out.set("x_abstained", true);
   }
   return out;
 }
@@ -113,8 +113,9 @@ function inputTokens(sequences: readonly Sequence[]): number {
   return n;
 }
 
-/** Maps as objects, and the numbers that answers compute as JavaScript's. A label stays what the caller gave. */
-export function toPlain(value: unknown, key?: string): unknown {
-  if (value instanceof Map) return Object.fromEntries([...value].map(([name, item]) => [name, toPlain(item, name as string)]));
-  return value instanceof JsonNumber && key !== "choice" ? value.value : value;
+/** Maps as objects, and the numbers that answers compute as JavaScript's. The label of a choice stays what the caller gave. */
+export function toPlain(value: unknown): unknown {
+  if (!(value instanceof Map)) return value instanceof JsonNumber ? value.value : value;
+  const label = value.get("type") === "choice" ? "choice" : undefined; // a Map of probabilities has numbers only
+  return Object.fromEntries([...value].map(([name, item]) => [name, name === label ? item : toPlain(item)]));
 }

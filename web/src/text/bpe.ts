@@ -1,6 +1,6 @@
 /** Byte-pair encoding of one word, step by step as the tokenizers package does it. */
 
-import { FormatError } from "../errors.js";
+import { FormatError, shown } from "../errors.js";
 
 /** The model part of a tokenizer.json. */
 export interface BpeModel {
@@ -37,7 +37,7 @@ export class Bpe {
     this.newIds = new Int32Array(model.merges.length);
     const known = (token: string): number => {
       const id = model.vocab.get(token);
-      if (id === undefined) throw new FormatError(`${source}: a merge of the token ${JSON.stringify(token)}, which is not in the vocabulary`);
+      if (id === undefined) throw new FormatError(`${source}: a merge of the token ${shown(token)}, which is not in the vocabulary`);
       return id;
     };
     model.merges.forEach(([left, right], rank) => {
@@ -88,7 +88,7 @@ export class Bpe {
       if (unkToken === null) continue;
       const unk = this.vocab.get(unkToken);
       if (unk === undefined)
-        throw new FormatError(`the model's tokenizer fails on a text: its unknown token ${JSON.stringify(unkToken)} is not in the vocabulary`);
+        throw new FormatError(`the model's tokenizer fails on a text: its unknown token ${shown(unkToken)} is not in the vocabulary`);
       if (unknown !== undefined && !fuseUnk) ids.push(unknown);
       unknown = unk;
     }

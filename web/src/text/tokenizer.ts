@@ -4,8 +4,8 @@
  * It is the file's own `tokenizer.huggingface.json`, or one rebuilt from `tokenizer.ggml.*` where a file has no such key.
  */
 
-import { FormatError } from "../errors.js";
-import { readPipeline, readTokenizerJson, shown, type Pipeline } from "./tokenizer_json.js";
+import { FormatError, shown } from "../errors.js";
+import { readPipeline, readTokenizerJson, type Pipeline } from "./tokenizer_json.js";
 
 export const HUGGINGFACE_JSON = "tokenizer.huggingface.json";
 const TOKENS = "tokenizer.ggml.tokens";

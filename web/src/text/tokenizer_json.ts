@@ -5,7 +5,7 @@
  * Metaspace and Split: those of ModernBERT and mmBERT. Everything else is refused by its name. The text is untrusted.
  */
 
-import { FormatError } from "../errors.js";
+import { FormatError, printable, shown } from "../errors.js";
 import { AddedTokens, type AddedToken } from "./added_tokens.js";
 import { Bpe } from "./bpe.js";
 import { normalized } from "./unicode.js";
@@ -14,6 +14,7 @@ import { byteLevel, inTurn, metaspace, splitAt, undivided, type Behavior, type W
 /** A normalizer may put this many characters in place of one match, and all steps together lengthen a text so many times. */
 const MAX_REPLACEMENT = 16;
 const MAX_GROWTH = 1024;
+const MAX_STEPS = 256;
 const MAX_TOKENS = 1 << 22;
 
 export interface Pipeline {
@@ -33,13 +34,13 @@ type Part = Record<string, unknown>;
 
 /** @throws FormatError it is not JSON, or not a tokenizer of a known kind; `source` names its key. */
 export function readTokenizerJson(text: string, source: string): Pipeline {
-  let content: unknown;
   try {
-    content = JSON.parse(text);
+    return readPipeline(JSON.parse(text), source);
   } catch (error) {
-    throw new FormatError(`${source}: not a usable tokenizer (${(error as Error).message})`);
+    if (error instanceof FormatError) throw error;
+    // no JSON, or steps in steps for which the stack is too small
+    throw new FormatError(`${source}: not a usable tokenizer (${printable((error as Error).message)})`);
   }
-  return readPipeline(content, source);
 }
 
 /** The same of what the text stands for. */
@@ -112,7 +113,9 @@ class Reader {
     if (part === null) return [];
     const step = this.object(part, what);
     if (step["type"] !== "Sequence") return [step];
-    return this.list(step[key], key).flatMap((one) => this.steps(one, key, what));
+    const all = this.list(step[key], key).flatMap((one) => this.steps(one, key, what));
+    if (all.length > MAX_STEPS) this.fail(`more than ${MAX_STEPS} ${key}`);
+    return all;
   }
 
   /** And how many times longer it can make a text. */
@@ -264,10 +267,4 @@ function isSame(one: AddedToken, other: AddedToken): boolean {
   return (
     one.lstrip === other.lstrip && one.rstrip === other.rstrip && one.normalized === other.normalized && one.special === other.special
   );
-}
-
-/** A value of an untrusted file, fit for one line. */
-export function shown(value: unknown): string {
-  const text = JSON.stringify(value) ?? "undefined";
-  return text.length <= 100 ? text : `${text.slice(0, 97)}...`;
 }
