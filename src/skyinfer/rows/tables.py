@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
-from ..compiled import CompiledQuestions
+from ..compiled import CompiledQuestions, prepared_questions
 from ..errors import RequestError
 from ..model import Model
-from ..runtime.arrays import AnswerArrays, OnError, batches_at_once, in_order
+from ..runtime.arrays import AnswerArrays, OnError, answer_arrays, batches_at_once, in_order, repeats_of
 from ..runtime.cpus import checked_threads
 from ..runtime.thresholds import Thresholds, thresholds_of
 from ..schema import MinConfidence, Question, Questions, parse_questions
@@ -92,6 +92,8 @@ def answered(
 ) -> pa.RecordBatchReader:
     """`answer_rows` for batches of one schema and any way to states. `first_row`: the number of the first in errors."""
     compiled, thresholds = model.compile(questions), thresholds_of(min_confidence)
+    prepared = prepared_questions(model.engine, questions)
+    repeats = repeats_of(prepared)
     checked_threads(threads)
     parsed = parse_questions(questions)
     columns = AnswerColumns(
@@ -105,7 +107,7 @@ def answered(
         read = states.states(batch)
         not_json = {i: error for i, error in enumerate(read) if isinstance(error, RequestError)}
         sound = [None if i in not_json else value for i, value in enumerate(read)]
-        arrays = compiled.arrays(sound, on_error="keep", threads=1)
+        arrays = answer_arrays(model.engine, prepared, sound, on_error="keep", threads=1, repeats=repeats)
         errors = {i: not_json.get(i, error) for i, error in arrays.errors.items()}
         # in a row an error is about its field, not about a state of many; Arrow carries the text, as UTF-8
         of_rows = {

@@ -23,6 +23,7 @@ from ..errors import RequestError
 from ..values import whole_number
 from .answers import faulty_weights
 from .cpus import available_cpus, checked_threads
+from .repeats import Repeats, key_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,17 +93,21 @@ def answer_arrays(
     on_error: OnError = "raise",
     threads: int | None = None,
     first: int = 0,
+    repeats: Repeats | None = None,
 ) -> AnswerArrays:
     """Answers about states that are all there. `CompiledQuestions.arrays` has the contract.
 
-    `first`: the number of the first state in errors that are raised.
+    first: the number of the first state in errors that are raised.
+    repeats: of calls with the same questions and temperatures, what `repeats_of` gives; by default of this call alone.
     """
     if on_error not in ("raise", "keep"):
         raise ValueError(f"on_error: expected 'raise' or 'keep', got {on_error!r}")
     n, shape = len(states), (len(states), prepared.n_options)
     checked_threads(threads)
     out = np.empty(shape, np.float32) if out is None else checked_out(out, shape)
-    arrays = _empty(out, len(prepared.ids))
+    arrays = empty_arrays(n, prepared, out)
+    if repeats is None:
+        repeats = repeats_of(prepared, n)
     temperatures = prepared.temperatures(temperature_clamp)
     stopped = threading.Event()
 
@@ -116,7 +121,7 @@ def answer_arrays(
         }
         if errors and on_error == "raise":
             raise errors[min(errors)]
-        _write(engine, prepared, read, arrays.rows(begin, end), temperatures, stopped)
+        _write(engine, prepared, read, arrays.rows(begin, end), temperatures, stopped, repeats)
         return errors
 
     errors: dict[int, RequestError] = {}
@@ -161,14 +166,15 @@ def answer_batches(
     """Answers about states as they come. `CompiledQuestions.batches` has the contract."""
     whole_number(size, "size", 1)
     checked_threads(threads)
-    numbers = count(0, size)
+    numbers, repeats = count(0, size), repeats_of(prepared)
     left = iter(states)
 
     def answer(batch: tuple[int, list[Any]]) -> AnswerArrays:
         first, some = batch
         return answer_arrays(
-            engine, prepared, some, temperature_clamp=temperature_clamp, on_error=on_error, threads=1, first=first
-        )
+            engine, prepared, some, temperature_clamp=temperature_clamp, on_error=on_error, threads=1, first=first,
+            repeats=repeats,
+        )  # fmt: skip
 
     batches = iter(lambda: (next(numbers), list(islice(left, size))), None)
     return in_order(answer, takewhile(lambda batch: batch[1], batches), threads or batches_at_once(engine))
@@ -207,16 +213,27 @@ def batches_at_once(engine: Engine) -> int:
     return available_cpus() if engine.threads == 1 else min(2, available_cpus())
 
 
-def _empty(probabilities: NDArray[np.float32], n_questions: int) -> AnswerArrays:
-    shape = (len(probabilities), n_questions)
+def columns_of(arrays: AnswerArrays) -> tuple[NDArray[Any], ...]:
+    """The arrays, each [n, ..]."""
+    return arrays.probabilities, arrays.labels, arrays.values, arrays.confidence, arrays.truncated
+
+
+def empty_arrays(n: int, prepared: Prepared, probabilities: NDArray[np.float32] | None = None) -> AnswerArrays:
+    """Arrays for answers to questions about n states, not written yet."""
+    shape = (n, len(prepared.ids))
     return AnswerArrays(
-        probabilities,
+        np.empty((n, prepared.n_options), np.float32) if probabilities is None else probabilities,
         np.empty(shape, np.int32),
         np.empty(shape, np.float32),
         np.empty(shape, np.float32),
         np.empty(shape, np.bool_),
         {},
     )
+
+
+def repeats_of(prepared: Prepared, most: int | None = None) -> Repeats:
+    """What remembers answers to these questions from call to call, about so many states at most."""
+    return Repeats(columns_of(empty_arrays(0, prepared)), most)
 
 
 def _write(
@@ -226,27 +243,58 @@ def _write(
     arrays: AnswerArrays,
     temperatures: NDArray[np.float64],
     stopped: threading.Event,
+    repeats: Repeats,
 ) -> None:
-    """The answers about tokenized states into arrays, until it is stopped.
+    """The answers about tokenized states into arrays, until it is stopped: each different state is computed once.
 
     Raises:
         FormatError: a score is NaN or infinite, so the model's weights are faulty.
     """
-    sound = [tokens for tokens in read if not isinstance(tokens, RequestError)]
-    if len(sound) < len(read):
-        kept = np.array([not isinstance(tokens, RequestError) for tokens in read])
-        compact = _empty(np.empty((len(sound), prepared.n_options), np.float32), len(prepared.ids))
-        _write(engine, prepared, sound, compact, temperatures, stopped)
-        for name, nothing in (("probabilities", np.nan), ("labels", -1), ("values", np.nan), ("confidence", np.nan),
-                              ("truncated", False)):  # fmt: skip
-            array = getattr(arrays, name)
-            array[~kept] = nothing
-            array[kept] = getattr(compact, name)
+    columns = columns_of(arrays)
+    rows: dict[bytes, list[int]] = {}  # of each different state
+    states: list[StateTokens] = []
+    faulty = []
+    for i, tokens in enumerate(read):
+        if isinstance(tokens, RequestError):
+            faulty.append(i)
+            continue
+        own = rows.setdefault(key_of(tokens), [])
+        if not own:
+            states.append(tokens)
+        own.append(i)
+    if faulty:
+        for array, nothing in zip(columns, (np.nan, -1, np.nan, np.nan, False), strict=True):
+            array[faulty] = nothing
+    keys, firsts = list(rows), [own[0] for own in rows.values()]
+    missing = repeats.take(keys, firsts, columns)
+    computed = arrays if len(missing) == len(read) else empty_arrays(len(missing), prepared)
+    if not _compute(engine, prepared, [states[i] for i in missing], computed, temperatures, stopped):
         return
-    for begin in range(0, len(sound), _STATES_OF_A_RUN):
+    repeats.put([keys[i] for i in missing], columns_of(computed))
+    if computed is not arrays:
+        own_rows = [firsts[i] for i in missing]
+        for array, some in zip(columns, columns_of(computed), strict=True):
+            array[own_rows] = some
+    if len(keys) + len(faulty) < len(read):
+        again = [i for own in rows.values() for i in own[1:]]
+        of = [own[0] for own in rows.values() for _ in own[1:]]
+        for array in columns:
+            array[again] = array[of]
+
+
+def _compute(
+    engine: Engine,
+    prepared: Prepared,
+    states: SequenceOf[StateTokens],
+    arrays: AnswerArrays,
+    temperatures: NDArray[np.float64],
+    stopped: threading.Event,
+) -> bool:
+    """The answers about states, one by one; False where it was stopped before. Raises as `_write`."""
+    for begin in range(0, len(states), _STATES_OF_A_RUN):
         if stopped.is_set():
-            return
-        some, part = sound[begin : begin + _STATES_OF_A_RUN], arrays.rows(begin, begin + _STATES_OF_A_RUN)
+            return False
+        some, part = states[begin : begin + _STATES_OF_A_RUN], arrays.rows(begin, begin + _STATES_OF_A_RUN)
         logits = engine.run([prepared.ask(tokens) for tokens in some])
         n_done = prepared.core.write_answers(
             logits.reshape(part.probabilities.shape),
@@ -260,6 +308,7 @@ def _write(
         )
         if n_done < len(some):
             raise faulty_weights()
+    return True
 
 
 def _numbered(error: RequestError, number: int) -> RequestError:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -201,9 +202,11 @@ class SequenceBuilder:
         """`state` for each, tokenized together. Raises as `state`, for one of them."""
         texts = [self._template.state(render_state(state)) for state in states]
         encoded = _tokens(self.tokenizer.encode_many, texts, ("state",))
+        together = np.array(list(chain.from_iterable(encoded)), np.int32)
+        ends = list(accumulate(map(len, encoded), initial=0))
         return [
-            StateTokens(np.array(ids, np.int32), isinstance(state, list))
-            for ids, state in zip(encoded, states, strict=True)
+            StateTokens(together[begin:end], isinstance(state, list))
+            for begin, end, state in zip(ends, ends[1:], states, strict=False)
         ]
 
     def window(self, ids: np.ndarray) -> StateTokens:
