@@ -436,32 +436,6 @@ def test_a_client_that_does_not_read(expected: dict[str, Any], capfd: pytest.Cap
     assert "traceback" not in capfd.readouterr().err
 
 
-def test_requests_sent_before_their_responses_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that sends faster than it is answered fills the buffers of the system, not the server's memory."""
-    most = 0
-    complete = listener.Protocol.on_response_complete
-
-    def counted(self: listener.Protocol) -> None:
-        nonlocal most
-        complete(self)
-        most = max(most, len(self.pipeline))
-
-    monkeypatch.setattr(listener.Protocol, "on_response_complete", counted)
-    request, n_requests = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n", 30_000
-    start = b"HTTP/1.1 200"
-    with serving() as running, contextlib.closing(connect(running.port)) as connection:
-        sender = threading.Thread(target=lambda: connection.sendall(request * n_requests), daemon=True)
-        sender.start()
-        n_answers, received = 0, b""
-        while n_answers < n_requests:
-            more = connection.recv(1 << 20)
-            assert more, "the connection was closed"
-            received = received[1 - len(start) :] + more
-            n_answers += received.count(start)
-        sender.join()
-    assert most * len(request) <= 1 << 18  # what one read from the socket brings at most
-
-
 # ---- the limit of waiting requests
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .app import Application
 from .binding import address_of
@@ -37,10 +37,15 @@ _UNKNOWN_METHOD = re.compile(
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection.
+
+    uvicorn's `cycle` is the newest request, whose body may still be received; `_running` is the one that is being
+    answered, behind which others may wait in `pipeline` (tests/test_serve_pipelining.py).
+    """
 
     app: Application
     transport: asyncio.Transport
+    _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,8 +78,14 @@ class Protocol(HttpToolsProtocol):
         for timer in (self._head_timer, self._send_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
-        if self.cycle is not None:  # breaks the reference cycle, so that everything is freed at once
-            self.cycle.transport = self.transport
+        # breaks the reference cycles, so that everything is freed at once
+        self.pipeline.clear()
+        for cycle in (self.cycle, self._running):
+            if cycle is not None:
+                cycle.transport = self.transport
+                cycle.disconnected = not cycle.response_complete
+                cycle.message_event.set()
+        self._running = None
         del self._response_transport
 
     def data_received(self, data: bytes) -> None:
@@ -162,6 +173,10 @@ class Protocol(HttpToolsProtocol):
         if not self._upgrade_head:  # else the request is parsed once more
             super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
         if self._linger_timer is not None:  # no further request is answered
             self.server_state.total_requests += 1
@@ -220,7 +235,9 @@ class Protocol(HttpToolsProtocol):
             self.loop.call_later(_LAST_UPLOADS, self._end_upload)
 
     def _end_upload(self) -> None:
-        if self.cycle.more_body and not self.cycle.response_complete:
+        if self.pipeline and self.cycle.more_body:  # those before it are answered
+            self._refuse(503, "overloaded_error", "the server is stopping; try again")
+        elif self.cycle.more_body and not self.cycle.response_complete:
             self.transport.close()
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
@@ -304,7 +321,7 @@ class _VersionUnknown(Exception):
 
 
 class _ResponseTransport:
-    """The transport that a response is written to: closed before the request's body was received, it lingers."""
+    """The transport that a response is written to: closed while more of requests may be received, it lingers."""
 
     __slots__ = ("_protocol", "_write", "is_closing")
 
@@ -313,14 +330,13 @@ class _ResponseTransport:
         self._write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
 
     def write(self, data: bytes) -> None:
-        # Of a connection that was lost, uvicorn tells only the newest request, not the one that is being answered.
-        if not self.is_closing():
+        if not self.is_closing():  # event loops warn of what is written to a connection that was lost
             self._write(data)
 
     def close(self) -> None:
-        cycle = self._protocol.cycle
-        if cycle.more_body and cycle.response_complete:
-            self._protocol.linger()
+        protocol = self._protocol
+        if protocol.pipeline or protocol._in_head or protocol.cycle.more_body:
+            protocol.linger()
         else:
             self._protocol.transport.close()
 
