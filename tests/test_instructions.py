@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # The three drone questions on a painted checkpoint of the pico size, in s1 200 tokens: millions of instructions with
 # gcc 12. To record another figure, write the one that the failure names here, and say in the commit what changed it.
-RECORDED = {"s1": 10.44, "s2": 1.01}
+RECORDED = {"s1": 10.14, "s2": 0.96}
 TOLERANCE = 0.05
 
 ONE_FORWARD_PASS = """

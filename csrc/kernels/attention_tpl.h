@@ -79,20 +79,32 @@ SKY_INLINE void rotate(const float *x, const float *cos, const float *sin, float
     }
 }
 
+/* y [x.rows, d_head] = rope(x) * scale, whose rows are tokens from `first` on */
+static void rotate_rows(const sky_attention *a, sky_matrix x, int first, float scale, float *y)
+{
+    const int d_head = x.cols, half = d_head / 2;
+    for (int i = 0; i < x.rows; i++) {
+        const ptrdiff_t at = a->position ? a->position[first + i] : first + i;
+        rotate(x.data + (ptrdiff_t)i * x.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
+               a->rope_sin ? a->rope_sin + at * half : NULL, scale, d_head, y + (ptrdiff_t)i * d_head);
+    }
+}
+
 /* keys [n_keys, d_head], rotated, as panels [d_head, PANEL_COLS], zero beyond n_keys; rows: [PANEL_COLS, d_head] */
 static void pack_keys(const sky_attention *a, float *panels, float *rows)
 {
-    const int d_head = a->q.cols, half = d_head / 2;
+    const int d_head = a->k.cols;
     for (int first = 0; first < a->k.rows; first += PANEL_COLS) {
         const int count = a->k.rows - first < PANEL_COLS ? a->k.rows - first : PANEL_COLS;
-        for (int i = 0; i < count; i++) {
-            const ptrdiff_t key = first + i, at = a->position ? a->position[key] : key;
-            rotate(a->k.data + key * a->k.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
-                   a->rope_sin ? a->rope_sin + at * half : NULL, 1.0f, d_head, rows + (ptrdiff_t)i * d_head);
+        const sky_matrix keys = sky_rows(a->k, first, count);
+        if (count == PANEL_COLS && !a->rope_cos) {
+            pack_panel(keys.data, keys.stride, d_head, panels);
+        } else {
+            rotate_rows(a, keys, first, 1.0f, rows);
+            if (count < PANEL_COLS)
+                memset(rows + (ptrdiff_t)count * d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * d_head);
+            pack_panel(rows, d_head, d_head, panels);
         }
-        if (count < PANEL_COLS)
-            memset(rows + (ptrdiff_t)count * d_head, 0, sizeof(float) * (size_t)(PANEL_COLS - count) * d_head);
-        pack_panel(rows, d_head, d_head, panels);
         panels += (size_t)d_head * PANEL_COLS;
     }
 }
@@ -218,7 +230,7 @@ static void attention(const sky_attention *a)
         attend_to_few(a);
         return;
     }
-    const int d_head = a->q.cols, half = d_head / 2, n_keys = a->k.rows;
+    const int d_head = a->q.cols, n_keys = a->k.rows;
     const int n_panels = (n_keys + PANEL_COLS - 1) / PANEL_COLS;
     float *panels = a->scratch;
     float *queries = panels + (size_t)n_panels * PANEL_COLS * d_head; /* [TILE_ROWS, d_head] */
@@ -239,11 +251,7 @@ static void attention(const sky_attention *a)
         const int width = (key_end - origin + VL - 1) / VL * VL; /* of the scores that softmax looks at */
         const int stride = (width + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS;
 
-        for (int i = 0; i < count; i++) {
-            const ptrdiff_t query = first + i, at = a->position ? a->position[query] : query;
-            rotate(a->q.data + query * a->q.stride, a->rope_cos ? a->rope_cos + at * half : NULL,
-                   a->rope_sin ? a->rope_sin + at * half : NULL, a->scale, d_head, queries + (ptrdiff_t)i * d_head);
-        }
+        rotate_rows(a, sky_rows(a->q, first, count), first, a->scale, queries);
         for (int col = 0; col < width; col += PANEL_COLS) /* of the last panel one vector where no more is looked at */
             tile_matmuls[count](d_head, queries, d_head, panels + (size_t)(origin + col) * d_head, PANEL_COLS,
                                 width - col < PANEL_COLS ? width - col : PANEL_COLS, NULL, scores + col, stride);

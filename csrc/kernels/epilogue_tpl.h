@@ -84,9 +84,17 @@ SKY_INLINE void spill_and_finish(const int rows, const sky_gemm *g, int row, int
     finish_spilled(g, spilled, rows, row, panel);
 }
 
-/* c's tile from the sums acc, straight from the registers where that is simple */
+/* c's tile from the sums acc, straight from the registers where that is simple. The usual activation of whole tiles is, too: a copy of
+ * it in tiles of every height would double their code. */
 SKY_INLINE void tile_finish(const int rows, const sky_gemm *g, int row, int panel, vf acc[TILE_ROWS][PANEL_VECTORS])
 {
+    if (rows == TILE_ROWS && g->epilogue == SKY_EPILOGUE_GATED && g->act == SKY_ACT_GELU && g->c.cols - panel * VL >= VL) {
+        float *c = g->c.data + (ptrdiff_t)row * g->c.stride + panel * VL;
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++)
+            v_store(c + (ptrdiff_t)i * g->c.stride, v_mul(v_gelu(acc[i][0]), acc[i][1]));
+        return;
+    }
     if (g->epilogue != SKY_EPILOGUE_LINEAR) {
         spill_and_finish(rows, g, row, panel, acc);
         return;
