@@ -144,7 +144,7 @@ static void linear(const sky_plan *plan, const sky_linear *w, sky_matrix a, sky_
     const int n_panels = sky_n_panels(kernels, w);
     product_step step = {plan, kernels->gemm[w->type],
                          {a, w->panels, w->bias, residual, c, epilogue, plan->model->params.activation, NULL,
-                          w->type == SKY_WEIGHT_INT8 ? quantized(plan, w, a) : NULL, w->unit}};
+                          sky_is_int8(w->type) ? quantized(plan, w, a) : NULL}};
     share(plan, (int64_t)a.rows * w->n * w->k, n_panels, EVEN_ITEMS, multiply_panels, &step);
 }
 

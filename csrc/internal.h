@@ -41,9 +41,7 @@ typedef struct {
     int gated; /* n/2 up rows and n/2 gate rows, interleaved in half panels */
     void *panels; /* [sky_n_panels], sky_panel_bytes apart */
     float *bias; /* [n], or NULL where the model has none */
-    /* of 8-bit weights: see sky_gemm, and for the factors quantize_rows */
-    float unit;
-    float *factors; /* [k]; looked at where has_factors */
+    float *factors; /* [k], of INT8_ROWS: see quantize_rows; looked at where has_factors */
     int has_factors;
 } sky_linear;
 
@@ -267,7 +265,7 @@ int sky_panel_row(const sky_linear *w, int panel_cols, int panel, int col);
 
 /* ---- 8-bit weights (pack_int8.c) ---- */
 
-/* sky_pack into w of INT8, from any type. */
+/* sky_pack into w of INT8 from that, or of INT8_ROWS from any type; also 0 where there is no memory. */
 int sky_pack_int8(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
 
 /* out = n numbers of another type, a multiple of 32, as Q8_0. 0 where one is NaN or infinite, or too large for a scale in half precision. */

@@ -65,7 +65,7 @@ static sky_weight_type kept_type(const sky_model *m, const tensor *t, sky_dtype 
         return is_int8 && (size_t)sky_tensor_rows(t) > most_rows && cols % SKY_INT8_BLOCK == 0 ? SKY_WEIGHT_INT8 : type;
     }
     if (is_int8 && row_of(t)->level != WHOLE_MODEL)
-        return SKY_WEIGHT_INT8;
+        return type == SKY_WEIGHT_INT8 ? type : SKY_WEIGHT_INT8_ROWS;
     return type != SKY_WEIGHT_INT8 && m->kernels.gemm[type] ? type : SKY_WEIGHT_F32;
 }
 
@@ -76,7 +76,7 @@ static void carve_panels(const sky_model *m, sky_carver *c, sky_linear *w, sky_w
     w->k = (int)cols;
     w->gated = gated;
     w->panels = sky_carve_bytes(c, sky_n_panels(&m->kernels, w), sky_panel_bytes(&m->kernels, w));
-    if (type == SKY_WEIGHT_INT8)
+    if (type == SKY_WEIGHT_INT8_ROWS)
         w->factors = sky_carve(c, w->k, 1);
 }
 
@@ -324,7 +324,8 @@ static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtyp
     if (!is_dtype(dtype))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: unknown data type %d", name, (int)dtype);
     const sky_weight_type kept = type_of(m, &t);
-    if (kept != SKY_WEIGHT_F32 && kept != SKY_WEIGHT_INT8 && kept != weight_type(dtype))
+    const int takes_any = kept == SKY_WEIGHT_F32 || kept == SKY_WEIGHT_INT8_ROWS || (kept == SKY_WEIGHT_INT8 && row_of(&t)->form == LOOKED_UP);
+    if (!takes_any && kept != weight_type(dtype))
         return fail(m, SKY_ERR_ARGUMENT, "%.100s: is not of the data type that the model was created for", name);
     int64_t *n_set = rows_set(m, &t);
     if (is_part && row_of(&t)->rows != N_VOCAB)
@@ -372,12 +373,12 @@ static SKY_NOINLINE sky_status tabulate_tokens(sky_model *m)
     m->kernels.layer_norm(&norm);
     const sky_linear *w = &m->layers[0].attn_qkv;
     float *scratch = sky_alloc(sky_gemm_scratch(w->k, SKY_EPILOGUE_LINEAR) * sizeof *scratch);
-    char *rows = sky_alloc(w->type == SKY_WEIGHT_INT8 ? (size_t)n * sky_int8_row_bytes(d) : 1);
+    char *rows = sky_alloc(sky_is_int8(w->type) ? (size_t)n * sky_int8_row_bytes(d) : 1);
     if (scratch && rows) {
-        if (w->type == SKY_WEIGHT_INT8)
+        if (sky_is_int8(w->type))
             m->kernels.quantize_rows(embd, w->has_factors ? w->factors : NULL, rows);
         const sky_gemm g = {.a = embd, .panels = w->panels, .c = {m->qkv_table, w->n, n, w->n}, .epilogue = SKY_EPILOGUE_LINEAR,
-                            .scratch = scratch, .a_int8 = rows, .weight_unit = w->unit};
+                            .scratch = scratch, .a_int8 = rows};
         m->kernels.gemm[w->type](&g, 0, sky_n_panels(&m->kernels, w));
     }
     const int done = scratch && rows;
@@ -416,7 +417,8 @@ int64_t sky_model_parameters(const sky_model *m, sky_dtype dtype)
         return 0;
     tensor t = sky_first_tensor(&m->params);
     do
-        if (row_of(&t)->form != COPIED && type_of(m, &t) == weight_type(dtype))
+        if (row_of(&t)->form != COPIED
+            && (type_of(m, &t) == weight_type(dtype) || (dtype == SKY_DTYPE_Q8_0 && type_of(m, &t) == SKY_WEIGHT_INT8_ROWS)))
             n += sky_tensor_rows(&t) * sky_tensor_cols(&t);
     while (sky_next_tensor(&t));
     return n;

@@ -57,8 +57,8 @@ int sky_panel_row(const sky_linear *w, int panel_cols, int panel, int col)
 
 size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w)
 {
-    if (w->type == SKY_WEIGHT_INT8)
-        return sky_int8_panel_bytes(w->k, kernels->panel_cols);
+    if (sky_is_int8(w->type))
+        return sky_int8_panel_bytes(w->type, w->k, kernels->panel_cols);
     return (size_t)kernels->panel_cols * sky_row_bytes(w->type, w->k);
 }
 
@@ -75,7 +75,7 @@ static void pack_halves(const uint16_t *rows, int cols, int count, uint16_t *pan
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row)
 {
     const int cols = kernels->panel_cols;
-    if (w->type == SKY_WEIGHT_INT8)
+    if (sky_is_int8(w->type))
         return sky_pack_int8(kernels, w, type, data, first_row);
     const size_t item = sky_row_bytes(w->type, 1);
     int finite = 1;

@@ -59,7 +59,7 @@ def test_every_product_is_that_of_the_reference(painted: Path, isa: str) -> None
         markers = list(sequence.markers)
 
         def expect(name: str, x: np.ndarray, matrix: str, bias: str | None = None, added: Any = 0.0, kept=kept) -> None:
-            y, sums = int8_reference.product_of_floats(x.astype(np.float32), w[matrix].astype(np.float32))
+            y, sums = int8_reference.product_of_floats(x.astype(np.float32), w[matrix].astype(np.float32), isa)
             y = y + (0.0 if bias is None else w[bias]) + added
             if name.endswith(".ffn"):
                 up, gate = np.split(y, 2, 1) if name.startswith("layer") else (y, 1.0)

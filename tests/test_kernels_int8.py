@@ -45,7 +45,7 @@ def test_products_are_those_of_the_whole_numbers(isa: str, outliers: bool) -> No
         kernels.gemm(
             guarded(a), PackedMatrix(isa, w, int8=True), out.window, bias=vector(bias), residual=guarded(residual)
         )
-        exact, sums = int8_reference.product_of_floats(a, w)
+        exact, sums = int8_reference.product_of_floats(a, w, isa)
         sums += np.abs(bias) + np.abs(residual)
         assert (np.abs(out.check() - exact - bias - residual) <= bound(sums, k)).all(), (m, n, k)
 
@@ -69,7 +69,7 @@ def test_blocks_of_q8_0_are_taken_as_they_are(isa: str, gated: bool) -> None:
     rng = np.random.default_rng(3)
     for m, n, k in [(1, 2, 32), (7, 34, 96), (13, 66, 1024), (3, 2, 64)]:
         a, data = with_outliers(normal(rng, m, k), 50), q8_0(rng, n, k)
-        exact, sums = int8_reference.product(a, int8_reference.q8_0_weights(data))
+        exact, sums = int8_reference.product(a, int8_reference.q8_0_weights(data), isa)
         if gated:  # up * gate
             error = bound(sums[:, : n // 2], k) * np.abs(exact[:, n // 2 :])
             error += (np.abs(exact[:, : n // 2]) + error) * bound(sums[:, n // 2 :], k)
@@ -93,7 +93,7 @@ def test_activations(isa: str, epilogue: str) -> None:
         out = Output(m, n)
         packed = PackedMatrix(isa, w, gated, int8=True)
         Kernels(isa).gemm(guarded(a), packed, out.window, bias=None if gated else vector(bias), epilogue=epilogue)
-        exact, _ = int8_reference.product_of_floats(a, w)
+        exact, _ = int8_reference.product_of_floats(a, w, isa)
         exact = act_of(epilogue)(exact[:, :n]) * exact[:, n:] if gated else act_of(epilogue)(exact + bias)
         np.testing.assert_allclose(out.check(), exact, rtol=2e-4, atol=2e-6 + 2e-4 * np.abs(exact).max())
 
@@ -111,7 +111,8 @@ def test_nothing_saturates_at_the_ends(isa: str, weight: int, sign: int, wide: b
     a[:, :BLOCK] = sign * np.arange(1, m + 1)[:, None]  # in a long row the one block that is not zero is an outlier
     if not wide:
         a[:] = a[:, :1]
-    assert (np.abs(int8_reference.quantized_activations(a).whole).max() == 32512) == wide
+    most = np.abs(int8_reference.quantized_activations(a, isa).whole).max()
+    assert most == (16384 if isa not in int8_reference.OF_BYTES else 32512 if wide else 127)
     out = np.empty((m, n), np.float32)
     Kernels(isa).gemm(a, PackedMatrix(isa, data.reshape(n, -1)), out)
     exact = 0.5 * weight * a.sum(-1, dtype=np.float64)
@@ -178,7 +179,7 @@ def test_an_outlier_leaves_the_rest_of_its_block_its_digits(isa: str) -> None:
         out = np.empty((9, 33), np.float32)
         Kernels(isa).gemm(x, PackedMatrix(isa, wide, int8=True), out)
         errors.append(np.sqrt(np.mean((out - x.astype(np.float64) @ wide.T.astype(np.float64)) ** 2)))
-    assert errors[1] <= 1.02 * errors[0]
+    assert errors[1] <= (1.02 if isa in int8_reference.OF_BYTES else 1.05) * errors[0]  # where a row has one scale
 
 
 @pytest.mark.parametrize("fault", [np.nan, np.inf, -np.inf])
@@ -243,7 +244,7 @@ def test_small_columns_under_large_activations_keep_their_digits(isa: str) -> No
             v[:, 7::60] /= np.float32(size)
             out = np.empty((9, 33), np.float32)
             Kernels(isa).gemm(x, PackedMatrix(isa, v, int8=True), out)
-            exact, sums = int8_reference.product_of_floats(x, v)
+            exact, sums = int8_reference.product_of_floats(x, v, isa)
             assert (np.abs(out - exact) <= bound(sums, k)).all()
             errors.append(np.sqrt(np.mean((out - x.astype(np.float64) @ v.T.astype(np.float64)) ** 2)))
         assert errors[1] <= 1.3 * errors[0]
@@ -280,7 +281,7 @@ def test_the_reference_of_activations_is_near_them() -> None:
     rng = np.random.default_rng(10)
     x = normal(rng, 7, 200)
     x[:, [0, 150]] = 100
-    near = int8_reference.quantized_activations(x).values[:, :200]
+    near = int8_reference.quantized_activations(x, "avx512vnni").values[:, :200]
     largest = np.abs(int8_reference.in_blocks(x)).max(-1, keepdims=True)
     step = np.broadcast_to(largest / 127, (7, 7, BLOCK)).reshape(7, -1)[:, :200]
     assert (np.abs(near - x) <= 0.501 * step).all()

@@ -280,7 +280,7 @@ static void attention(const sky_attention *a)
 static void fill_from_templates(sky_kernels *table)
 {
     if (table->panel_cols != PANEL_COLS) /* a weaker row's, which takes panels of another width */
-        table->gemm[SKY_WEIGHT_INT8] = NULL;
+        table->gemm[SKY_WEIGHT_INT8] = table->gemm[SKY_WEIGHT_INT8_ROWS] = NULL;
     table->tile_rows = TILE_ROWS;
     table->panel_cols = PANEL_COLS;
     table->gemm[SKY_WEIGHT_F32] = gemm_f32;

@@ -14,8 +14,6 @@
 typedef __m256i vi, vi_weight;
 
 SKY_INLINE vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
-SKY_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
-SKY_INLINE vi vi_shift8(vi x) { return _mm256_slli_epi32(x, 8); }
 SKY_INLINE vi_weight vi_weights(const char *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 SKY_INLINE vi vi_dot(vi sum, vi_weight w, vi a) { return _mm256_dpbusd_avx_epi32(sum, w, a); }
 SKY_INLINE vf v_from_int(vi x) { return _mm256_cvtepi32_ps(x); }

@@ -6,7 +6,6 @@
  *                                 16 bits
  *   vi                            a vector of VL 32-bit integers
  *   vi_set1(i)                    i in every lane
- *   vi_shift8(x)                  x * 256 (groups of 4 only)
  *   vi_dot(sum, w, a)             sum + the sum of the products of a lane's group of weights, as vi_weights reads them, and the
  *                                 group of activations that every lane of `a` holds; never saturates
  *   vi_weights(p)                 VL * INT8_GROUP bytes of a panel, on a boundary of as many bytes
@@ -24,7 +23,7 @@
 
 #define BLOCK SKY_INT8_BLOCK
 #define BLOCK_VECTORS (BLOCK / VL)
-#define BLOCK_BYTES ((BLOCK + 2) * PANEL_COLS)
+#define BLOCK_BYTES (BLOCK * PANEL_COLS)
 #define GROUP_BYTES (PANEL_COLS * INT8_GROUP)
 #define A_GROUP_BYTES 4 /* a group of activations is 32 bits: 4 bytes, or 2 numbers of 16 bits */
 #define A_PLANE_BYTES (BLOCK / INT8_GROUP * A_GROUP_BYTES)
@@ -39,6 +38,21 @@
 
 SKY_INLINE vf v_abs(vf x) { return v_max(x, v_sub(v_set1(0.0f), x)); }
 
+SKY_INLINE vf load_first(const float *p, int n) { return n >= VL ? v_load(p) : n > 0 ? v_load_part(p, n) : v_set1(0.0f); }
+
+/* Block b of x [k], zero beyond k, times that of `factors` if there are any. */
+SKY_INLINE void load_block(const float *x, const float *factors, int k, int b, vf v[BLOCK_VECTORS])
+{
+    SKY_UNROLL
+    for (int i = 0; i < BLOCK_VECTORS; i++) {
+        const int at = b * BLOCK + i * VL;
+        v[i] = load_first(x + at, k - at);
+        if (factors)
+            v[i] = v_mul(v[i], load_first(factors + at, k - at));
+    }
+}
+
+#if INT8_GROUP == 4
 /* x[i] becomes the vector of the sums, or largest elements, across each of the VL vectors. */
 SKY_INLINE vf sums_across(vf x[VL])
 {
@@ -56,20 +70,6 @@ SKY_INLINE vf largest_across(vf x[VL])
     for (int i = 1; i < VL; i++)
         x[0] = v_max(x[0], x[i]);
     return x[0];
-}
-
-SKY_INLINE vf load_first(const float *p, int n) { return n >= VL ? v_load(p) : n > 0 ? v_load_part(p, n) : v_set1(0.0f); }
-
-/* Block b of x [k], zero beyond k, times that of `factors` if there are any. */
-SKY_INLINE void load_block(const float *x, const float *factors, int k, int b, vf v[BLOCK_VECTORS])
-{
-    SKY_UNROLL
-    for (int i = 0; i < BLOCK_VECTORS; i++) {
-        const int at = b * BLOCK + i * VL;
-        v[i] = load_first(x + at, k - at);
-        if (factors)
-            v[i] = v_mul(v[i], load_first(factors + at, k - at));
-    }
 }
 
 SKY_INLINE void store_first(float *p, vf x, int n)
@@ -109,55 +109,48 @@ static float block_sizes(const float *x, const float *factors, int k, float *siz
 }
 
 /* Block b of a row in whole numbers, `levels` for each 1. Gives the sum of each lane's. */
-SKY_INLINE vf quantize_block(const float *x, const float *factors, int k, int b, float levels, const sky_int8_row *row)
+SKY_INLINE vf quantize_block(const float *x, const float *factors, int k, int b, float levels, int8_t *digits)
 {
     vf v[BLOCK_VECTORS], sum = v_set1(0.0f);
     load_block(x, factors, k, b, v);
     SKY_UNROLL
     for (int j = 0; j < BLOCK_VECTORS; j++) {
         const vf whole = v_round(v_mul(v[j], v_set1(levels)));
-#if INT8_GROUP == 4
-        v_store_i8((int8_t *)row->digits + b * BLOCK + j * VL, whole);
-#else
-        v_store_i16((int16_t *)(void *)row->digits + b * BLOCK + j * VL, whole);
-#endif
+        v_store_i8(digits + j * VL, whole);
         sum = v_add(sum, whole);
     }
     return sum;
 }
 
-#if INT8_GROUP == 4
-/* The same with two digits: the upper byte, rounded, and what is left of it, which go to two planes. */
-static SKY_NOINLINE vf quantize_wide_block(const float *x, const float *factors, int k, int b, float levels, const sky_int8_row *row)
+/* The same with two digits: the upper byte, rounded, whose sums it gives, and what is left of it. */
+static SKY_NOINLINE vf quantize_wide_block(const float *x, const float *factors, int k, int b, float levels, int8_t *upper, int8_t *lower,
+                                           int32_t *lower_offset)
 {
-    vf v[BLOCK_VECTORS], sum = v_set1(0.0f);
-    int8_t *upper = (int8_t *)row->digits + b * BLOCK, *lower = upper + sky_int8_blocks(k) * BLOCK;
+    vf v[BLOCK_VECTORS], sum = v_set1(0.0f), rest = sum;
     load_block(x, factors, k, b, v);
     SKY_UNROLL
     for (int j = 0; j < BLOCK_VECTORS; j++) {
         const vf whole = v_round(v_mul(v[j], v_set1(levels)));
         const vf high = v_round(v_mul(v_add(whole, v_set1(0.5f)), v_set1(1.0f / 256.0f)));
+        const vf low = v_fma(high, v_set1(-256.0f), whole);
         v_store_i8(upper + j * VL, high);
-        v_store_i8(lower + j * VL, v_fma(high, v_set1(-256.0f), whole));
-        sum = v_add(sum, whole);
+        v_store_i8(lower + j * VL, low);
+        sum = v_add(sum, high);
+        rest = v_add(rest, low);
     }
+    *lower_offset = -INT8_OFFSET * (int32_t)v_sum(rest);
     return sum;
 }
-#else
-#define quantize_wide_block quantize_block
-#endif
 
 static void quantize_row(const float *x, const float *factors, int k, char *out)
 {
     const int n_blocks = sky_int8_blocks(k);
     const sky_int8_row row = sky_int8_row_at(out, k);
+    int8_t *digits = (int8_t *)row.digits;
     float largest;
     const float sum = block_sizes(x, factors, k, row.scales, &largest), wide_from = SKY_INT8_WIDE_FROM * sum / (float)k;
     const int has_wide = largest > wide_from;
-    *row.has_wide = (uint8_t)has_wide;
-    memset(row.is_wide, 0, (unsigned)n_blocks);
-    if (INT8_GROUP == 4) /* where a block has one digit, its second is zero for the sake of the rows beside it */
-        memset(row.digits + n_blocks * BLOCK, 0, (size_t)(unsigned)n_blocks * BLOCK);
+    int n_wide = 0;
     for (int first = 0; first < n_blocks; first += VL) {
         const int count = n_blocks - first < VL ? n_blocks - first : VL;
         float levels[VL];
@@ -166,32 +159,53 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
         vf sums[VL];
         for (int i = 0; i < VL; i++) {
             const int b = first + i;
-            const float size = i < count ? row.scales[b] : 0.0f;
             if (i >= count) {
                 sums[i] = v_set1(0.0f);
-            } else if (has_wide && size > wide_from) {
-                row.is_wide[b] = 1;
-                sums[i] = quantize_wide_block(x, factors, k, b, levels[i] * (SKY_INT8_WIDE_LEVELS / SKY_INT8_LEVELS), &row);
+            } else if (has_wide && row.scales[b] > wide_from) { /* levels of the upper digit are as many as of a single one */
+                sums[i] = quantize_wide_block(x, factors, k, b, levels[i] * (SKY_INT8_WIDE_LEVELS / SKY_INT8_LEVELS), digits + b * BLOCK,
+                                              digits + (n_blocks + n_wide) * BLOCK, row.offsets + n_blocks + n_wide);
+                row.wide[n_wide++] = (uint16_t)b;
             } else {
-                sums[i] = quantize_block(x, factors, k, b, levels[i], &row);
+                sums[i] = quantize_block(x, factors, k, b, levels[i], digits + b * BLOCK);
             }
         }
         store_first(row.scales + first, v_mul(sizes, v_set1(1.0f / SKY_INT8_LEVELS)), count);
-        for (int i = 0; i < count && has_wide; i++)
-            if (row.is_wide[first + i])
-                row.scales[first + i] *= 1.0f / 256.0f;
 #if INT8_OFFSET
         int32_t offsets[VL];
         v_store_i32(offsets, v_mul(sums_across(sums), v_set1(-(float)INT8_OFFSET)));
         memcpy(row.offsets + first, offsets, (size_t)count * sizeof *offsets);
-#else
-        (void)sums;
 #endif
     }
+    *row.n_wide = n_wide;
     if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
         for (int b = 0; b < n_blocks; b++)
             row.scales[b] = NAN;
 }
+#else
+static void quantize_row(const float *x, const float *factors, int k, char *out)
+{
+    const sky_int8_row row = sky_int8_row_at(out, k);
+    int16_t *digits = (int16_t *)(void *)row.digits;
+    vf sum = v_set1(0.0f), most = sum, v[BLOCK_VECTORS];
+    for (int b = 0; b < sky_int8_blocks(k); b++) {
+        load_block(x, factors, k, b, v);
+        SKY_UNROLL
+        for (int j = 0; j < BLOCK_VECTORS; j++) {
+            sum = v_add(sum, v_abs(v[j]));
+            most = v_max(most, v_abs(v[j]));
+        }
+    }
+    const float largest = v_hmax(most);
+    const vf levels = v_set1(SKY_INT8_ROW_LEVELS / (largest > SKY_INT8_SMALLEST ? largest : SKY_INT8_SMALLEST));
+    for (int b = 0; b < sky_int8_blocks(k); b++) {
+        load_block(x, factors, k, b, v);
+        SKY_UNROLL
+        for (int j = 0; j < BLOCK_VECTORS; j++)
+            v_store_i16(digits + b * BLOCK + j * VL, v_round(v_mul(v[j], levels)));
+    }
+    *row.scales = v_sum(sum) <= FLT_MAX ? largest * (1.0f / SKY_INT8_ROW_LEVELS) : NAN; /* a NaN or infinity has to show */
+}
+#endif
 
 static void quantize_rows(sky_matrix x, const float *factors, char *out)
 {
@@ -222,111 +236,141 @@ SKY_INLINE void block_dot(const int rows, const char *digits, size_t row_bytes, 
     }
 }
 
-/* `ahead`: what to fetch while the tile runs, ahead_bytes on with every step of a group. `may_be_wide`, a constant: whether a row may
- * have two digits in a block. */
-SKY_INLINE void int8_tile(const int rows, const int may_be_wide, const sky_gemm *g, int row, int panel, const char *w, const char *ahead,
+/* The scales in a block of weights, behind its digits, or 1 where its rows have one each. */
+SKY_INLINE void block_scales(const int by_rows, const char *w, vf *w0, vf *w1)
+{
+    const uint16_t *scales = (const uint16_t *)(const void *)(w + BLOCK_BYTES);
+    *w0 = by_rows ? v_set1(1.0f) : v_load_f16(scales);
+    *w1 = by_rows ? v_set1(1.0f) : v_load_f16(scales + VL);
+}
+
+#if INT8_GROUP == 4
+/* sums [PANEL_COLS] += what a row's lower digits add, before scales of whole rows. One row at a time: they are few. */
+static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, int n_blocks, const char *w, size_t block_bytes, float *sums)
+{
+    vf acc0 = v_load(sums), acc1 = v_load(sums + VL);
+    for (int i = 0; i < *a->n_wide; i++) {
+        const int b = a->wide[i];
+        const char *block = w + (size_t)b * block_bytes;
+        vi sum[INT8_ROWS][PANEL_VECTORS];
+        sum[0][0] = sum[0][1] = vi_set1(INT8_OFFSET ? a->offsets[n_blocks + i] : 0);
+        block_dot(1, a->digits + (n_blocks + i) * A_PLANE_BYTES, 0, block, block, 0, sum);
+        const vf scale = v_set1(a->scales[b] * (1.0f / 256.0f));
+        vf w0, w1;
+        block_scales(by_rows, block, &w0, &w1);
+        acc0 = v_fma(v_from_int(sum[0][0]), v_mul(w0, scale), acc0);
+        acc1 = v_fma(v_from_int(sum[0][1]), v_mul(w1, scale), acc1);
+    }
+    v_store(sums, acc0);
+    v_store(sums + VL, acc1);
+}
+
+#define SUMMED(by_rows) 1
+#else
+#define SUMMED(by_rows) ((by_rows) ? SKY_INT8_SUMMED : 1) /* blocks of k that share their scales */
+#endif
+
+/* `ahead`: what to fetch while the tile runs, ahead_bytes on with every step of a group. `by_rows`, a constant: whether weights have a
+ * scale for each row. */
+SKY_INLINE void int8_tile(const int rows, const int by_rows, const sky_gemm *g, int row, int panel, const char *w, const char *ahead,
                           int ahead_bytes)
 {
     const int k = g->a.cols, n_blocks = sky_int8_blocks(k);
-    const size_t row_bytes = sky_int8_row_bytes(k);
+    const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_BYTES : BLOCK_BYTES + 2 * PANEL_COLS;
     const sky_int8_row a = sky_int8_row_at((char *)g->a_int8 + (size_t)row * row_bytes, k); /* row i of the tile: i * row_bytes on */
+    const char *block = w;
 #define OF_ROW(pointer, i) ((const void *)((const char *)(pointer) + (size_t)(i) * row_bytes))
     vf acc[TILE_ROWS][PANEL_VECTORS];
     SKY_UNROLL
     for (int i = 0; i < rows; i++)
         acc[i][0] = acc[i][1] = v_set1(0.0f);
-    for (int b = 0; b < n_blocks; b++) {
+    for (int b = 0; b < n_blocks;) {
+        const int first = b, end = n_blocks - b < SUMMED(by_rows) ? n_blocks : b + SUMMED(by_rows);
         vi sum[INT8_ROWS][PANEL_VECTORS];
-        int is_wide = 0; /* whether a row of the tile has two digits here; the second of the others is zero */
-        for (int i = 0; i < rows && may_be_wide; i++)
-            is_wide |= ((const uint8_t *)OF_ROW(a.is_wide, i))[b];
+        vf w0, w1;
         SKY_UNROLL
         for (int i = 0; i < rows; i++)
-            sum[i][0] = sum[i][1] = vi_set1(INT8_OFFSET && !is_wide ? ((const int32_t *)OF_ROW(a.offsets, i))[b] : 0);
-        block_dot(rows, a.digits + b * A_PLANE_BYTES, row_bytes, w, ahead, ahead_bytes, sum);
-#if INT8_GROUP == 4
-        if (may_be_wide && is_wide) {
-            SKY_UNROLL
-            for (int i = 0; i < rows; i++) {
-                const vi start = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[b] : 0);
-                if (((const uint8_t *)OF_ROW(a.is_wide, i))[b]) {
-                    sum[i][0] = vi_shift8(sum[i][0]);
-                    sum[i][1] = vi_shift8(sum[i][1]);
-                }
-                sum[i][0] = vi_add(sum[i][0], start);
-                sum[i][1] = vi_add(sum[i][1], start);
-            }
-            block_dot(rows, a.digits + (n_blocks + b) * A_PLANE_BYTES, row_bytes, w, ahead, ahead_bytes, sum);
+            sum[i][0] = sum[i][1] = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[first] : 0);
+        for (; b < end; b++) {
+            block_dot(rows, a.digits + b * A_PLANE_BYTES, row_bytes, block, ahead, ahead_bytes, sum);
+            block_scales(by_rows, block, &w0, &w1);
+            block += block_bytes;
+            ahead += BLOCK / INT8_GROUP * ahead_bytes;
         }
-#endif
-        ahead += BLOCK / INT8_GROUP * ahead_bytes;
-        const uint16_t *scales = (const uint16_t *)(const void *)(w + BLOCK * PANEL_COLS);
-        const vf w0 = v_load_f16(scales), w1 = v_load_f16(scales + VL);
-        w += BLOCK_BYTES;
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
-            const vf scale = v_set1(((const float *)OF_ROW(a.scales, i))[b]);
-            acc[i][0] = v_fma(v_from_int(sum[i][0]), v_mul(w0, scale), acc[i][0]);
-            acc[i][1] = v_fma(v_from_int(sum[i][1]), v_mul(w1, scale), acc[i][1]);
+#if INT8_GROUP == 4
+            const vf scale = v_set1(((const float *)OF_ROW(a.scales, i))[first]);
+            acc[i][0] = v_fma(v_from_int(sum[i][0]), by_rows ? scale : v_mul(w0, scale), acc[i][0]);
+            acc[i][1] = v_fma(v_from_int(sum[i][1]), by_rows ? scale : v_mul(w1, scale), acc[i][1]);
+#else
+            acc[i][0] = v_fma(v_from_int(sum[i][0]), w0, acc[i][0]);
+            acc[i][1] = v_fma(v_from_int(sum[i][1]), w1, acc[i][1]);
+#endif
         }
     }
-#undef OF_ROW
-    const vf unit = v_set1(g->weight_unit);
+#if INT8_GROUP == 4
+    int32_t n_wide = 0;
+    for (int i = 0; i < rows; i++)
+        n_wide |= *(const int32_t *)OF_ROW(a.n_wide, i);
+    if (n_wide) {
+        float sums[INT8_ROWS][PANEL_COLS];
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            v_store(sums[i], acc[i][0]);
+            v_store(sums[i] + VL, acc[i][1]);
+        }
+        for (int i = 0; i < rows; i++) {
+            const sky_int8_row one = sky_int8_row_at((char *)g->a_int8 + (size_t)(row + i) * row_bytes, k);
+            add_lower_digits(by_rows, &one, n_blocks, w, block_bytes, sums[i]);
+        }
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            acc[i][0] = v_load(sums[i]);
+            acc[i][1] = v_load(sums[i] + VL);
+        }
+    }
+#else
     SKY_UNROLL
     for (int i = 0; i < rows; i++) {
-        acc[i][0] = v_mul(acc[i][0], unit);
-        acc[i][1] = v_mul(acc[i][1], unit);
+        const vf scale = v_set1(*(const float *)OF_ROW(a.scales, i));
+        acc[i][0] = v_mul(acc[i][0], scale);
+        acc[i][1] = v_mul(acc[i][1], scale);
+    }
+#endif
+#undef OF_ROW
+    if (by_rows) {
+        const vf w0 = v_load((const float *)(const void *)block), w1 = v_load((const float *)(const void *)block + VL);
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++) {
+            acc[i][0] = v_mul(acc[i][0], w0);
+            acc[i][1] = v_mul(acc[i][1], w1);
+        }
     }
     tile_finish(rows, g, row, panel, acc);
 }
 
 typedef void int8_tile_fn(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes);
-#define INT8_TILE(R, IS_WIDE) \
-    static SKY_NOINLINE void int8_tile_##R##_##IS_WIDE(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, \
-                                                       int ahead_bytes) \
-    { int8_tile(R, IS_WIDE, g, row, panel, w, ahead, ahead_bytes); }
-INT8_TILE(1, 0) INT8_TILE(2, 0) INT8_TILE(3, 0)
+#define INT8_TILE(R, NAME, BY_ROWS) \
+    static SKY_NOINLINE void NAME##_tile_##R(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes) \
+    { int8_tile(R, BY_ROWS, g, row, panel, w, ahead, ahead_bytes); }
+#define INT8_TILES(R) INT8_TILE(R, int8, 0) INT8_TILE(R, int8_rows, 1)
+INT8_TILES(1) INT8_TILES(2) INT8_TILES(3)
 #if INT8_ROWS > 3
-INT8_TILE(4, 0) INT8_TILE(5, 0) INT8_TILE(6, 0)
-#endif
-#if INT8_GROUP == 4
-INT8_TILE(1, 1) INT8_TILE(2, 1) INT8_TILE(3, 1)
-#if INT8_ROWS > 3
-INT8_TILE(4, 1) INT8_TILE(5, 1) INT8_TILE(6, 1)
-#endif
+INT8_TILES(4) INT8_TILES(5) INT8_TILES(6)
+#define INT8_HEIGHTS(NAME) {NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6}
+#else
+#define INT8_HEIGHTS(NAME) {NULL, NAME##_1, NAME##_2, NAME##_3}
 #endif
 
-static int8_tile_fn *const int8_tiles[][INT8_ROWS + 1] = {
-    {NULL, int8_tile_1_0, int8_tile_2_0, int8_tile_3_0,
-#if INT8_ROWS > 3
-     int8_tile_4_0, int8_tile_5_0, int8_tile_6_0,
-#endif
-    },
-#if INT8_GROUP == 4
-    {NULL, int8_tile_1_1, int8_tile_2_1, int8_tile_3_1,
-#if INT8_ROWS > 3
-     int8_tile_4_1, int8_tile_5_1, int8_tile_6_1,
-#endif
-    },
-#endif
-};
-
-/* Whether one of a tile's rows has two digits somewhere; never where a digit has 16 bits. */
-static int tile_is_wide(const sky_gemm *g, int row, int rows)
-{
-    const size_t row_bytes = sky_int8_row_bytes(g->a.cols);
-    uint8_t is_wide = 0;
-    for (int i = row; i < row + rows; i++)
-        is_wide |= *sky_int8_row_at((char *)g->a_int8 + (size_t)i * row_bytes, g->a.cols).has_wide;
-    return INT8_GROUP == 4 && is_wide;
-}
+static int8_tile_fn *const int8_tiles[INT8_ROWS + 1] = INT8_HEIGHTS(int8_tile);
+static int8_tile_fn *const int8_rows_tiles[INT8_ROWS + 1] = INT8_HEIGHTS(int8_rows_tile);
 
 /* Rows of A go in blocks that stay in the L2 cache beside a panel. */
-static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end)
+static void multiply_int8(const sky_gemm *g, size_t panel_bytes, int8_tile_fn *const *tiles, int panel_begin, int panel_end)
 {
     const int k = g->a.cols, fitting = INT8_A_BLOCK_BYTES / k / INT8_ROWS * INT8_ROWS;
     const int block = fitting > INT8_ROWS ? fitting : INT8_ROWS;
-    const size_t panel_bytes = sky_int8_panel_bytes(k, PANEL_COLS);
     for (int first = 0; first < g->a.rows; first += block) {
         const int last = g->a.rows - first < block ? g->a.rows : first + block;
         /* While a panel is in use, its row tiles fetch the next one, each its share */
@@ -335,17 +379,27 @@ static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end)
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
             for (int row = first; row < last; row += INT8_ROWS) {
-                const int rows = last - row < INT8_ROWS ? last - row : INT8_ROWS;
-                int8_tiles[tile_is_wide(g, row, rows)][rows](g, row, panel, w, ahead, ahead_bytes);
+                tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, ahead_bytes);
                 ahead += (size_t)k / INT8_GROUP * ahead_bytes;
             }
         }
     }
 }
 
+static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    multiply_int8(g, sky_int8_panel_bytes(SKY_WEIGHT_INT8, g->a.cols, PANEL_COLS), int8_tiles, panel_begin, panel_end);
+}
+
+static void gemm_int8_rows(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    multiply_int8(g, sky_int8_panel_bytes(SKY_WEIGHT_INT8_ROWS, g->a.cols, PANEL_COLS), int8_rows_tiles, panel_begin, panel_end);
+}
+
 static void fill_int8(sky_kernels *table)
 {
     table->gemm[SKY_WEIGHT_INT8] = gemm_int8;
+    table->gemm[SKY_WEIGHT_INT8_ROWS] = gemm_int8_rows;
     table->quantize_rows = quantize_rows;
     table->int8_format = (sky_int8_format){INT8_GROUP, INT8_OFFSET};
 }

@@ -43,28 +43,34 @@ typedef enum {
     SKY_WEIGHT_F32 = 0, /* panels of float [k][panel_cols] */
     SKY_WEIGHT_F16,     /* panels of IEEE half precision [k][panel_cols], which the kernel widens: the same bits as from F32 */
     SKY_WEIGHT_BF16,    /* the same of bfloat16 */
-    SKY_WEIGHT_INT8,    /* panels of blocks of 32 of k, see below; takes activations as whole numbers */
+    SKY_WEIGHT_INT8,    /* panels of whole numbers with a scale for each 32 of k, see below; takes activations as whole numbers */
+    SKY_WEIGHT_INT8_ROWS, /* the same with one scale for each row of the matrix */
     SKY_N_WEIGHT_TYPES
 } sky_weight_type;
 
+static inline int sky_is_int8(sky_weight_type type) { return type == SKY_WEIGHT_INT8 || type == SKY_WEIGHT_INT8_ROWS; }
+
 /* ---- 8-bit weights ----
  *
- * A panel is a block for every SKY_INT8_BLOCK of k, the last one padded with zeros: whole numbers q of 8 bits as
- * [SKY_INT8_BLOCK / group][panel_cols][group], each with `offset` added, then scales in half precision [panel_cols], and zeros up to
- * the next 64 bytes at the panel's end. Weight (p, col) is q * scale of its block and column * the product's weight_unit, a power of
- * two that keeps scales normal. GGUF's Q8_0 is the same blocks with a unit of 1, stored row by row.
+ * A panel of INT8 is a block for every SKY_INT8_BLOCK of k, the last one padded with zeros: whole numbers q of 8 bits as
+ * [SKY_INT8_BLOCK / group][panel_cols][group], each with `offset` added, then scales in half precision [panel_cols]; zeros up to
+ * the next 64 bytes at the panel's end. GGUF's Q8_0 is the same blocks, stored row by row. A panel of INT8_ROWS has all its q first,
+ * at most 127 in magnitude, and behind them scales in float [panel_cols]. Weight (p, col) is q times its scale.
  *
- * An activation is a whole number times the scale of its row and block, which depend on the row alone: at most SKY_INT8_LEVELS, or in
- * a block whose largest element is SKY_INT8_WIDE_FROM times the row's mean magnitude at most SKY_INT8_WIDE_LEVELS, because one such
- * outlier would leave the rest of its block few levels. Products of the whole numbers of a block are summed exactly; that sum times both
- * scales goes to a float accumulator, block by block. */
+ * An activation is a whole number times a scale, both of which depend on its row alone. Where a group is 4, each block of 32 has a
+ * scale and SKY_INT8_LEVELS whole numbers on each side of 0, or, where its largest element is SKY_INT8_WIDE_FROM times the row's mean magnitude,
+ * SKY_INT8_WIDE_LEVELS in two digits, because one such outlier would leave the rest of its block few levels. Elsewhere a row has one
+ * scale and SKY_INT8_ROW_LEVELS. Products of whole numbers are summed exactly over all of k that shares its scales, at most
+ * SKY_INT8_SUMMED blocks; those sums, times the scales, go to a float accumulator in ascending k, lower digits last. */
 enum {
     SKY_INT8_BLOCK = 32,
     SKY_INT8_LEVELS = 127,
     SKY_INT8_WIDE_LEVELS = 127 * 256, /* two digits of 8 bits */
     SKY_INT8_WIDE_FROM = 24,
+    SKY_INT8_ROW_LEVELS = 1 << 14,
+    SKY_INT8_SUMMED = 32, /* 32 * 32 * 127 * 2^14 fits into 32 bits */
 };
-#define SKY_INT8_SMALLEST 1e-30f /* the smallest magnitude that a block reaches its levels with */
+#define SKY_INT8_SMALLEST 1e-30f /* the smallest magnitude that a block or row reaches its levels with */
 
 typedef struct {
     int group, offset;
@@ -72,24 +78,27 @@ typedef struct {
 
 static inline int sky_int8_blocks(int k) { return k / SKY_INT8_BLOCK + (k % SKY_INT8_BLOCK != 0); }
 
-static inline size_t sky_int8_panel_bytes(int k, int panel_cols)
+static inline size_t sky_int8_panel_bytes(sky_weight_type type, int k, int panel_cols)
 {
-    return ((size_t)sky_int8_blocks(k) * (SKY_INT8_BLOCK + 2) * (size_t)panel_cols + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
+    const size_t cols = (size_t)panel_cols, digits = (size_t)sky_int8_blocks(k) * SKY_INT8_BLOCK * cols;
+    const size_t scales = type == SKY_WEIGHT_INT8 ? (size_t)sky_int8_blocks(k) * sizeof(uint16_t) * cols : sizeof(float) * cols;
+    return (digits + scales + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
 }
 
 /* A row of activations in whole numbers: the memory of sky_int8_row_bytes(k) bytes on a boundary of 64. What is in `digits` and
  * `offsets` is the instruction set's own. */
 typedef struct {
-    char *digits;     /* [2 * SKY_INT8_BLOCK * blocks] */
-    float *scales;    /* [blocks] */
-    int32_t *offsets; /* [blocks] */
-    uint8_t *is_wide; /* [blocks] */
-    uint8_t *has_wide;
+    char *digits;     /* [2 * SKY_INT8_BLOCK * blocks]: 16 bits each; or bytes, and then the lower digits of blocks that have two */
+    float *scales;    /* [blocks], of upper digits where there are two; or of the row */
+    int32_t *offsets; /* [2 * blocks], as the digits */
+    int32_t *n_wide;  /* how many blocks have two digits */
+    uint16_t *wide;   /* [blocks]: which ones */
 } sky_int8_row;
 
 static inline size_t sky_int8_row_bytes(int k)
 {
-    const size_t bytes = (size_t)sky_int8_blocks(k) * (2 * SKY_INT8_BLOCK + sizeof(float) + sizeof(int32_t) + 1) + 1;
+    const size_t each = 2 * SKY_INT8_BLOCK + sizeof(float) + 2 * sizeof(int32_t) + sizeof(uint16_t);
+    const size_t bytes = (size_t)sky_int8_blocks(k) * each + sizeof(int32_t);
     const size_t whole = (bytes + SKY_ALIGN - 1) / SKY_ALIGN * SKY_ALIGN;
     return whole % 1024 ? whole : whole + SKY_ALIGN; /* as rows of floats in a plan */
 }
@@ -97,9 +106,9 @@ static inline size_t sky_int8_row_bytes(int k)
 static inline sky_int8_row sky_int8_row_at(char *memory, int k)
 {
     const size_t blocks = (size_t)sky_int8_blocks(k);
-    char *scales = memory + 2 * SKY_INT8_BLOCK * blocks, *offsets = scales + blocks * sizeof(float);
-    uint8_t *is_wide = (uint8_t *)(offsets + blocks * sizeof(int32_t));
-    return (sky_int8_row){memory, (float *)(void *)scales, (int32_t *)(void *)offsets, is_wide, is_wide + blocks};
+    float *scales = (float *)(void *)(memory + 2 * SKY_INT8_BLOCK * blocks);
+    int32_t *offsets = (int32_t *)(void *)(scales + blocks), *n_wide = offsets + 2 * blocks;
+    return (sky_int8_row){memory, scales, offsets, n_wide, (uint16_t *)(void *)(n_wide + 1)};
 }
 
 typedef enum {
@@ -124,7 +133,6 @@ typedef struct {
     sky_activation act; /* of the gated epilogue */
     float *scratch;
     const char *a_int8; /* a's rows as quantize_rows gives them, which 8-bit weights take: of `a` the sizes are looked at alone */
-    float weight_unit;  /* of 8-bit weights */
 } sky_gemm;
 
 /* Floats that a product of this k needs in scratch: the widened part of a panel that all rows are multiplied by. Parts end on whole
@@ -189,7 +197,7 @@ typedef struct {
     /* out [x.rows, sky_int8_row_bytes(x.cols)] = rows of activations for a product of 8-bit weights, each element times its column's
      * factor; factors [x.cols] or NULL. A row with a NaN or infinity gives NaN in every column of the product. */
     void (*quantize_rows)(sky_matrix x, const float *factors, char *out);
-    sky_int8_format int8_format; /* of the panels that gemm[SKY_WEIGHT_INT8] takes */
+    sky_int8_format int8_format; /* of the panels that products of 8-bit weights take */
     void (*layer_norm)(const sky_norm *n);
     void (*attention)(const sky_attention *a);
     /* panel[j * panel_cols + i] = rows[i * stride + j] for i < panel_cols and j < k */

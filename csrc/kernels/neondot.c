@@ -15,8 +15,6 @@ typedef int32x4_t vi;
 typedef int8x16_t vi_weight;
 
 SKY_INLINE vi vi_set1(int32_t x) { return vdupq_n_s32(x); }
-SKY_INLINE vi vi_add(vi a, vi b) { return vaddq_s32(a, b); }
-SKY_INLINE vi vi_shift8(vi x) { return vshlq_n_s32(x, 8); }
 SKY_INLINE vi_weight vi_weights(const char *p) { return vld1q_s8((const int8_t *)p); }
 SKY_INLINE vi vi_dot(vi sum, vi_weight w, vi a) { return vdotq_s32(sum, w, vreinterpretq_s8_s32(a)); }
 SKY_INLINE vf v_from_int(vi x) { return vcvtq_f32_s32(x); }

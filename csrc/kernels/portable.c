@@ -153,26 +153,16 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
 {
     const sky_int8_row row = sky_int8_row_at(out, k);
     int16_t *digits = (int16_t *)(void *)row.digits;
-    float sum = 0.0f;
-    for (int j = 0; j < k; j++)
+    float sum = 0.0f, largest = 0.0f;
+    for (int j = 0; j < k; j++) {
         sum += fabsf(scaled(x, factors, j));
-    *row.has_wide = 0;
-    for (int b = 0; b < sky_int8_blocks(k); b++) {
-        const int first = b * SKY_INT8_BLOCK, n = k - first < SKY_INT8_BLOCK ? k - first : SKY_INT8_BLOCK;
-        float largest = 0.0f;
-        for (int j = 0; j < n; j++)
-            largest = fmaxf(largest, fabsf(scaled(x, factors, first + j)));
-        const int is_wide = largest > SKY_INT8_WIDE_FROM * sum / (float)k;
-        const float levels = is_wide ? SKY_INT8_WIDE_LEVELS : SKY_INT8_LEVELS;
-        const int is_finite = sum <= FLT_MAX; /* else the row is NaN */
-        row.scales[b] = is_finite ? largest / levels : NAN;
-        row.offsets[b] = 0;
-        row.is_wide[b] = (uint8_t)is_wide;
-        *row.has_wide |= (uint8_t)is_wide;
-        const float factor = levels / (largest > SKY_INT8_SMALLEST ? largest : SKY_INT8_SMALLEST);
-        for (int j = 0; j < SKY_INT8_BLOCK; j++)
-            digits[first + j] = j < n && is_finite ? (int16_t)rintf(scaled(x, factors, first + j) * factor) : 0;
+        largest = fmaxf(largest, fabsf(scaled(x, factors, j)));
     }
+    const int is_finite = sum <= FLT_MAX; /* else the row is NaN */
+    const float levels = SKY_INT8_ROW_LEVELS / (largest > SKY_INT8_SMALLEST ? largest : SKY_INT8_SMALLEST);
+    *row.scales = is_finite ? largest / SKY_INT8_ROW_LEVELS : NAN;
+    for (int j = 0; j < sky_int8_blocks(k) * SKY_INT8_BLOCK; j++)
+        digits[j] = j < k && is_finite ? (int16_t)rintf(scaled(x, factors, j) * levels) : 0;
 }
 
 static void quantize_rows(sky_matrix x, const float *factors, char *out)
@@ -181,30 +171,43 @@ static void quantize_rows(sky_matrix x, const float *factors, char *out)
         quantize_row(x.data + (ptrdiff_t)i * x.stride, factors, x.cols, out + (size_t)i * sky_int8_row_bytes(x.cols));
 }
 
-static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end)
+static void multiply_int8(sky_weight_type type, const sky_gemm *g, int panel_begin, int panel_end)
 {
-    const int k = g->a.cols;
+    const int k = g->a.cols, n_blocks = sky_int8_blocks(k), summed = type == SKY_WEIGHT_INT8 ? 1 : SKY_INT8_SUMMED;
     for (int panel = panel_begin; panel < panel_end; panel++)
         for (int row = 0; row < g->a.rows; row++) {
-            const char *w = (const char *)g->panels + (size_t)panel * sky_int8_panel_bytes(k, PANEL_COLS);
+            const char *w = (const char *)g->panels + (size_t)panel * sky_int8_panel_bytes(type, k, PANEL_COLS);
             const sky_int8_row a = sky_int8_row_at((char *)g->a_int8 + (size_t)row * sky_int8_row_bytes(k), k);
             const int16_t *digits = (const int16_t *)(const void *)a.digits;
-            float acc[PANEL_COLS] = {0};
-            for (int b = 0; b < sky_int8_blocks(k); b++) {
+            float acc[PANEL_COLS] = {0}, scales[PANEL_COLS];
+            for (int b = 0; b < n_blocks; b += summed) {
+                const int n = (n_blocks - b < summed ? n_blocks - b : summed) * SKY_INT8_BLOCK;
                 int32_t sum[PANEL_COLS] = {0};
-                for (int p = 0; p < SKY_INT8_BLOCK; p++, digits++, w += PANEL_COLS)
+                for (int p = 0; p < n; p++, digits++, w += PANEL_COLS)
                     for (int j = 0; j < PANEL_COLS; j++)
                         sum[j] += *digits * *((const int8_t *)w + j);
-                float scales[PANEL_COLS];
-                widen_f16((const uint16_t *)(const void *)w, PANEL_COLS, scales);
-                w += PANEL_COLS * sizeof(uint16_t);
                 for (int j = 0; j < PANEL_COLS; j++)
-                    acc[j] += (float)sum[j] * (scales[j] * a.scales[b]);
+                    scales[j] = 1.0f;
+                if (type == SKY_WEIGHT_INT8) {
+                    widen_f16((const uint16_t *)(const void *)w, PANEL_COLS, scales);
+                    w += PANEL_COLS * sizeof(uint16_t);
+                }
+                for (int j = 0; j < PANEL_COLS; j++)
+                    acc[j] += (float)sum[j] * scales[j];
             }
+            if (type == SKY_WEIGHT_INT8_ROWS)
+                memcpy(scales, w, sizeof scales);
             for (int j = 0; j < PANEL_COLS; j++)
-                acc[j] *= g->weight_unit;
+                acc[j] *= *a.scales * (type == SKY_WEIGHT_INT8_ROWS ? scales[j] : 1.0f);
             store_row(g, acc, row, panel);
         }
+}
+
+static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end) { multiply_int8(SKY_WEIGHT_INT8, g, panel_begin, panel_end); }
+
+static void gemm_int8_rows(const sky_gemm *g, int panel_begin, int panel_end)
+{
+    multiply_int8(SKY_WEIGHT_INT8_ROWS, g, panel_begin, panel_end);
 }
 
 static void layer_norm(const sky_norm *n)
@@ -303,6 +306,7 @@ void sky_fill_portable(sky_kernels *table)
     table->gemm[SKY_WEIGHT_F16] = gemm_f16;
     table->gemm[SKY_WEIGHT_BF16] = gemm_bf16;
     table->gemm[SKY_WEIGHT_INT8] = gemm_int8;
+    table->gemm[SKY_WEIGHT_INT8_ROWS] = gemm_int8_rows;
     table->quantize_rows = quantize_rows;
     table->int8_format = (sky_int8_format){1, 0};
     table->layer_norm = layer_norm;

@@ -13,14 +13,16 @@ static float largest(const float *x, int n)
     return most;
 }
 
-/* a . w of k numbers, and by how much it may be off where each number is half a step of its block off */
-static double rounded_dot(const float *a, const float *w, int k, double *off)
+/* a . w of k numbers, and by how much it may be off where each number is half a step off: of its block in a, where `of_bytes`, else of
+ * all of a; and of all of w */
+static double rounded_dot(const float *a, const float *w, int k, int of_bytes, double *off)
 {
     double sum = 0;
+    const double w_off = 0.505 / SKY_INT8_LEVELS * largest(w, k), row_off = 0.505 / SKY_INT8_ROW_LEVELS * largest(a, k);
     *off = 0;
     for (int first = 0; first < k; first += BLOCK) {
         const int n = k - first < BLOCK ? k - first : BLOCK;
-        const double a_off = 0.505 / 127 * largest(a + first, n), w_off = 0.505 / 127 * largest(w + first, n);
+        const double a_off = of_bytes ? 0.505 / SKY_INT8_LEVELS * largest(a + first, n) : row_off;
         for (int i = first; i < first + n; i++) {
             sum += (double)a[i] * w[i];
             *off += fabs(a[i]) * w_off + fabs(w[i]) * a_off + a_off * w_off;
@@ -51,7 +53,7 @@ static void check_gemm(const sky_kernels *tested, sky_weight_type source)
             const int faulty = shape % 4 == 3 && m > 1 ? m - 1 : -1; /* a row with a fault beside those of two digits */
             if (faulty > 0)
                 a[(size_t)faulty * stride] = m % 2 ? NAN : INFINITY;
-            sky_linear linear = {.type = SKY_WEIGHT_INT8, .n = n, .k = k};
+            sky_linear linear = {.type = SKY_WEIGHT_INT8_ROWS, .n = n, .k = k};
             const int n_panels = (n + tested->panel_cols - 1) / tested->panel_cols;
             linear.panels = sky_alloc(n_panels * sky_panel_bytes(tested, &linear));
             linear.factors = malloc((size_t)k * sizeof *linear.factors);
@@ -59,8 +61,8 @@ static void check_gemm(const sky_kernels *tested, sky_weight_type source)
             char *rows = sky_alloc((size_t)m * sky_int8_row_bytes(k));
             const sky_matrix x = {a, stride, m, k};
             tested->quantize_rows(x, linear.has_factors ? linear.factors : NULL, rows);
-            const sky_gemm g = {.a = x, .panels = linear.panels, .c = {c, n, m, n}, .a_int8 = rows, .weight_unit = linear.unit};
-            tested->gemm[SKY_WEIGHT_INT8](&g, 0, n_panels);
+            const sky_gemm g = {.a = x, .panels = linear.panels, .c = {c, n, m, n}, .a_int8 = rows};
+            tested->gemm[SKY_WEIGHT_INT8_ROWS](&g, 0, n_panels);
             for (int j = 0; j < k && linear.has_factors; j++) { /* what was rounded */
                 for (int i = 0; i < m; i++)
                     a[(size_t)i * stride + j] *= linear.factors[j];
@@ -72,7 +74,7 @@ static void check_gemm(const sky_kernels *tested, sky_weight_type source)
             for (int i = 0; i < m - (faulty > 0); i++)
                 for (int j = 0; j < n; j++) {
                     double off;
-                    const double want = rounded_dot(a + (size_t)i * stride, w + (size_t)j * k, k, &off);
+                    const double want = rounded_dot(a + (size_t)i * stride, w + (size_t)j * k, k, tested->int8_format.group == 4, &off);
                     expect(fabs(c[i * n + j] - want) <= off, isa, "8-bit product, in bounds", fabs(c[i * n + j] - want) / off);
                 }
             sky_release(linear.panels), sky_release(rows);

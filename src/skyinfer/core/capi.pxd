@@ -209,7 +209,6 @@ cdef extern from "kernels/kernels.h" nogil:
         sky_activation act
         float *scratch
         const char *a_int8
-        float weight_unit
 
     size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
 
@@ -242,6 +241,7 @@ cdef extern from "kernels/kernels.h" nogil:
         SKY_WEIGHT_F16
         SKY_WEIGHT_BF16
         SKY_WEIGHT_INT8
+        SKY_WEIGHT_INT8_ROWS
         SKY_N_WEIGHT_TYPES
 
     ctypedef void sky_gemm_fn(const sky_gemm *g, int panel_begin, int panel_end) noexcept nogil
@@ -266,7 +266,6 @@ cdef extern from "internal.h" nogil:
         int gated
         void *panels
         float *bias
-        float unit
         float *factors
         int has_factors
 

@@ -85,7 +85,7 @@ cdef class PackedMatrix:
         w_type = SKY_WEIGHT_INT8 if q8_0 else WEIGHT_TYPES[w.dtype.name]
         if q8_0:
             self.linear.k = w.shape[1] // Q8_0_BYTES * Q8_0_BLOCK
-        self.linear.type = SKY_WEIGHT_INT8 if int8 else w_type
+        self.linear.type = SKY_WEIGHT_INT8_ROWS if int8 else w_type
         cdef const uint8_t[::1] data = w.reshape(-1).view("u1")
         pack_panels(&table, &self.linear, w_type, &data[0])
 
@@ -136,11 +136,11 @@ cdef class Kernels:
             g.bias = &bias[0]
         if residual is not None:
             g.residual = _matrix(residual, "residual", a.shape[0], w.linear.n)
-        cdef bint int8 = w.linear.type == SKY_WEIGHT_INT8
+        cdef bint int8 = w.linear.type in (SKY_WEIGHT_INT8, SKY_WEIGHT_INT8_ROWS)
         cdef float *rows = NULL
         cdef size_t row_floats = sky_int8_row_bytes(g.a.cols) // sizeof(float) if int8 else 0
         cdef void *row_memory = _scratch(row_floats * g.a.rows, &rows)
-        g.a_int8, g.weight_unit = <const char *>rows, w.linear.unit
+        g.a_int8 = <const char *>rows
         cdef void *scratch = _scratch(sky_gemm_scratch(g.a.cols, g.epilogue) if w.linear.type and not int8 else 0, &g.scratch)
         with nogil:
             if int8:
