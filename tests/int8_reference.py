@@ -1,7 +1,8 @@
 """Products of 8-bit weights in whole numbers and float64: the executable specification of csrc/kernels/kernels.h's.
 
 Depends on none of the code that it judges. A weight or an activation is a whole number times the scale of its block of
-32 or of its row; the whole numbers are found in float32, as a kernel finds them, and all after that is exact or in float64.
+32 or of its row; the whole numbers are found in float32, as a kernel finds them, and all after that is exact or in
+float64.
 """
 
 from __future__ import annotations

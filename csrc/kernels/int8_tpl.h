@@ -174,6 +174,8 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
         int32_t offsets[VL];
         v_store_i32(offsets, v_mul(sums_across(sums), v_set1(-(float)INT8_OFFSET)));
         memcpy(row.offsets + first, offsets, (size_t)count * sizeof *offsets);
+#else
+        (void)sums;
 #endif
     }
     *row.n_wide = n_wide;
