@@ -1,11 +1,13 @@
 """What answering many rows costs: arrays against a loop of `step`, two cores against one, the command against arrays.
 
     python benchmarks/rows.py [-m MODEL] [--states 100000] [--rounds 5] [--rows 1000000] [--mixed] [--laya N]
+                              [--killed N]
 
 Figures are rows a second, medians over rounds in which the ways take turns. The states are all of one flight, in order
 (`requests_of.py`); with --mixed they are of 1 to 40 times its length. One core: threads=1, two: threads=2; the process
 itself is not pinned. The command answers three questions about --rows rows of Parquet, once; its memory is the largest
-resident size, before any answer and at the end. --rows 0 leaves it out. Needs the extra `rows`, and Linux for memory.
+resident size, before any answer and at the end. --rows 0 leaves it out. --killed N answers N rows in one go, and once
+more with a SIGKILL at ten random moments. Needs the extra `rows`, and Linux for memory.
 
 --laya N compares with the Laya runtime's `predict_batch` in this process (pip install laya==0.4.15), one core each, on
 the first N states, after its answers were compared; MODEL is a checkpoint directory then, and N a few hundred.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -55,7 +58,7 @@ def in_turn(ways: dict[str, Callable[[], object]], n_states: int, rounds: int) -
 
 
 def show(name: str, rate: float, ratio: float, of: str) -> None:
-    print(f"{name:34} {rate:>10,.0f} rows/s  {ratio:6.2f} x {of}")
+    print(f"{name:36} {rate:>10,.{0 if rate >= 1000 else 1}f} rows/s  {ratio:6.2f} x {of}")
 
 
 def in_process(model: skyinfer.Model, states: list[str], rounds: int) -> float:
@@ -82,15 +85,13 @@ def in_process(model: skyinfer.Model, states: list[str], rounds: int) -> float:
         rounds,
     )
     step, decide, single, double = rates.values()
-    others = ((step, ""), (step, "a loop of step"), (step, f"a loop of step, {single / decide:.2f} x one of decide"),
-              (single, "one core"))  # fmt: skip
-    for (name, rate), (other, of) in zip(rates.items(), others, strict=True):
-        show(name, rate, rate / other, of)
+    for (name, rate), more in zip(rates.items(), ("", "", "", f", {double / single:.2f} x one core"), strict=True):
+        show(name, rate, rate / step, f"a loop of step, {rate / decide:.2f} x one of decide{more}")
     return double
 
 
 def beside_laya(model: skyinfer.Model, states: list[str], rounds: int) -> None:
-    """Prints arrays on one core beside the Laya runtime, in the sizes of its batches that do best."""
+    """Prints arrays on one core beside the Laya runtime, in its usual batches and in sizes that may do better."""
     import torch
     from laya.agent import Agent
 
@@ -107,8 +108,9 @@ def beside_laya(model: skyinfer.Model, states: list[str], rounds: int) -> None:
     if not worst < 1e-4:
         raise SystemExit(f"laya's probabilities differ by {worst:.2g}")
     ways: dict[str, Callable[[], object]] = {"arrays, one core": lambda: compiled.arrays(states, threads=1)}
-    for size in (4, 16, 64):
-        ways[f"laya predict_batch, {size} states"] = lambda size=size: agent.predict_batch(
+    ways["laya predict_batch"] = lambda: agent.predict_batch(states, QUESTIONS)
+    for size in (4, 8, 16):
+        ways[f"laya predict_batch, {size} sorted states"] = lambda size=size: agent.predict_batch(
             states, QUESTIONS, batch_size=size, sort_by_length=True
         )
     rates = in_turn(ways, len(states), rounds)
@@ -123,21 +125,54 @@ def distribution(answer: dict[str, Any]) -> list[float]:
 
 
 def command(model: skyinfer.Model, n_rows: int, arrays: float) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Prints the command's rows a second, from its start to its end, and its memory."""
     with tempfile.TemporaryDirectory() as directory:
-        source, questions = Path(directory, "in.parquet"), Path(directory, "questions.json")
-        pq.write_table(pa.table({"id": range(n_rows), "state": list(flight(n_rows))}), source)
-        questions.write_text(json.dumps(QUESTIONS))
+        asked = written(Path(directory), model, n_rows)
         measured = [sys.executable, "-c", _MEASURED, model.path]
         started = int(subprocess.run(measured, check=True, capture_output=True).stdout)
         start = time.perf_counter()
-        asked = ["rows", source, "-q", questions, "-o", Path(directory, "out.parquet"), "-m", model.path]
         ended = subprocess.run([*measured, *asked], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         rate, peak = n_rows / (time.perf_counter() - start), int(ended.stdout)
     show(f"skyinfer rows, {n_rows} rows", rate, arrays / rate, "the time of arrays")
     print(f"{'its memory':34} {peak / 1024:>10,.0f} MB, {(peak - started) / 1024:,.0f} MB more than at the start")
+
+
+def written(directory: Path, model: skyinfer.Model, n_rows: int) -> list[str | Path]:
+    """The command for n_rows rows of Parquet, which are written first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source, questions = directory / "in.parquet", directory / "questions.json"
+    pq.write_table(pa.table({"id": range(n_rows), "state": list(flight(n_rows))}), source)
+    questions.write_text(json.dumps(QUESTIONS))
+    return ["rows", source, "-q", questions, "-o", directory / "out.parquet", "-m", model.path]
+
+
+def killed(model: skyinfer.Model, n_rows: int, n_times: int = 10) -> None:
+    """Kills the command at random moments, resumes it each time, and compares the file with that of one go."""
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory() as directory:
+        asked = [sys.executable, "-m", "skyinfer", *written(Path(directory), model, n_rows)]
+        out = Path(directory, "out.parquet")
+        start = time.perf_counter()
+        subprocess.run(asked, check=True, stderr=subprocess.DEVNULL)
+        taken = time.perf_counter() - start
+        whole = out.read_bytes()
+        out.unlink()
+        moments = []
+        while len(moments) < n_times:
+            moments.append(rng.uniform(0, taken / 2))
+            with subprocess.Popen([*asked, "--resume"], stderr=subprocess.DEVNULL) as running:
+                try:
+                    running.wait(moments[-1])
+                    break  # it was done
+                except subprocess.TimeoutExpired:
+                    running.kill()
+        if not out.exists():
+            subprocess.run([*asked, "--resume"], check=True, stderr=subprocess.DEVNULL)
+        same = "the same" if out.read_bytes() == whole else "OTHER"
+    said = ", ".join(f"{moment:.1f}" for moment in moments)
+    print(f"killed after {said} s (one go: {taken:.1f} s) and resumed: {same} bytes, {len(whole)} of them")
 
 
 def main() -> None:
@@ -146,6 +181,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--killed", metavar="N", type=int, default=0)
     parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--laya", metavar="N", type=int, default=0)
     options = parser.parse_args()
@@ -160,6 +196,8 @@ def main() -> None:
         beside_laya(model, states[: options.laya], options.rounds)
     if options.rows:
         command(model, options.rows, arrays)
+    if options.killed:
+        killed(model, options.killed)
 
 
 if __name__ == "__main__":
