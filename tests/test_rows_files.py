@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import io
+import json
 import random
+import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from skyinfer import FormatError
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from skyinfer.rows import files  # noqa: E402
+from skyinfer.rows import ColumnError, files, writing  # noqa: E402
 
 N = 3000
 
@@ -41,7 +49,7 @@ TABLE = pa.table(
 
 def written(form: str, batches: list[Any], schema: Any) -> bytes:
     file = io.BytesIO()
-    files.write_rows(file, form, schema, iter(batches))
+    writing.write_rows(file, form, schema, iter(batches))
     return file.getvalue()
 
 
@@ -83,3 +91,112 @@ def test_dictionaries_and_views_are_read_as_their_values(tmp_path: Path, array: 
         (found,) = rows.batches
         assert found.schema == rows.schema
         assert found.column("c").to_pylist() == array.to_pylist()
+
+
+MOMENT = datetime.datetime(2026, 1, 31, 12, 30)
+IN_JSON: list[tuple[Any, Any]] = [
+    (pa.array([Decimal("1.10"), None], pa.decimal128(30, 2)), ["1.10", None]),
+    (pa.array([Decimal("12345678901234567890.12")], pa.decimal128(30, 2)), ["12345678901234567890.12"]),
+    (pa.array([MOMENT], pa.timestamp("ns")), ["2026-01-31T12:30:00.000000000"]),
+    (pa.array([MOMENT], pa.timestamp("s", "Europe/Berlin")), ["2026-01-31T12:30:00Z"]),
+    (pa.array([2**62], pa.timestamp("s")), ["<value out of range: 4611686018427387904>"]),
+    (pa.array([MOMENT.date()], pa.date32()), ["2026-01-31"]),
+    (pa.array([2**31 - 1], pa.date32()), ["<value out of range: 2147483647>"]),
+    (pa.array([1500], pa.duration("ms")), [1.5]),
+    (pa.array([b"\xff\x00a"], pa.binary()), ["\\xff\x00a"]),
+    (pa.array([uuid.UUID(int=5).bytes], pa.uuid()), ["00000000-0000-0000-0000-000000000005"]),
+    (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), [{"a": 1}]),
+    (pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())), [[[1, 2]]]),
+    (pa.array([{}], pa.struct([])), [{}]),
+    (pa.array([float("inf"), float("-inf")]), [float("inf"), float("-inf")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("array", "expected"), IN_JSON, ids=[f"{i} {a.type}" for i, (a, _) in enumerate(IN_JSON)])
+def test_what_columns_are_in_json_lines(array: Any, expected: list[Any]) -> None:
+    """Those of docs/rows.md, where a decimal keeps all its digits, and bytes are text."""
+    batch = pa.record_batch([array], ["c"])
+    lines = written("jsonl", [batch], batch.schema).splitlines()
+    assert [json.loads(line)["c"] for line in lines] == expected
+
+
+HELD: list[tuple[Any, str]] = [
+    (pa.struct([]), "parquet csv"),
+    (pa.month_day_nano_interval(), "parquet csv"),
+    (pa.run_end_encoded(pa.int32(), pa.string()), "parquet csv"),
+    (pa.dense_union([pa.field("a", pa.int8())]), "parquet csv"),
+    (pa.binary(), "csv"),
+    (pa.binary(2), "csv"),
+    (pa.list_(pa.int8()), "csv"),
+    (pa.uuid(), "csv"),
+    (functools.reduce(lambda kind, _: pa.list_(kind), range(100), pa.int8()), "csv arrow parts"),
+    (pa.struct([("a", pa.int8()), ("a", pa.int8())]), "csv jsonl"),
+    (pa.dictionary(pa.int8(), pa.string()), ""),
+    (pa.timestamp("ns", "UTC"), ""),
+    (pa.float16(), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "refused"), HELD, ids=[str(kind)[:60] for kind, _ in HELD])
+def test_what_a_format_cannot_hold_is_told_before_rows_are_answered(kind: Any, refused: str) -> None:
+    schema = pa.schema([pa.field("fine", pa.int8(), nullable=False), pa.field("c", kind)])
+    for form in ("parquet", "csv", "arrow", "jsonl", "parts"):
+        if form in refused.split():
+            with pytest.raises(ColumnError, match=r"column 'c': .*(cannot hold|two fields)"):
+                writing.check_writable(form, schema)
+        elif form != "arrow" or not pa.types.is_union(kind):  # which some versions of pyarrow write
+            writing.check_writable(form, schema)
+
+
+def test_a_value_that_a_format_cannot_hold_is_told() -> None:
+    batch = pa.record_batch([pa.array([2**62], pa.timestamp("s"))], ["c"])
+    with pytest.raises(ColumnError, match="a value that Parquet cannot hold: Integer overflow"):
+        written("parquet", [batch], batch.schema)
+
+
+def test_arrow_whose_buffers_are_faulty_is_told(tmp_path: Path) -> None:
+    """Text that is no UTF-8, and offsets that lie outside of it, which reading would follow into other memory."""
+    offsets, path = np.array([0, 1, 2], np.int32), tmp_path / "a.arrow"
+    array = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"a\xff")])
+    batch = pa.record_batch([array], ["c"])
+    with pa.ipc.new_stream(path, batch.schema) as writer:
+        writer.write_batch(batch)
+    bad_text = path.read_bytes()
+    before, _, behind = bad_text.rpartition(offsets.tobytes())
+    for faulty in (bad_text, before + np.array([0, 1, 10_000_000], np.int32).tobytes() + behind):
+        with files.open_rows(io.BytesIO(faulty), "a.arrow", "arrow", as_lines=False) as rows:
+            batches = rows.batches
+            with pytest.raises(FormatError, match=r"^a\.arrow: "):
+                list(batches)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "arrow"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, form: str) -> None:
+    """JSON Lines would lose one, and most readers refuse the file."""
+    table, path = pa.table([[1], [2]], ["b", "b"]), tmp_path / "a"
+    if form == "parquet":
+        pq.write_table(table, path)
+    elif form == "csv":
+        path.write_text("b,b\n1,2\n")
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    refused = pytest.raises(FormatError, match="a: column 'b': there are 2 of this name")
+    with path.open("rb") as file, refused, files.open_rows(file, "a", form, as_lines=False):
+        pass
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_a_byte_order_mark_before_lines_is_no_fault(as_lines: bool) -> None:
+    file = io.BytesIO(b'\xef\xbb\xbf{"state": "a"}\n{"state": "b"}\n')
+    with files.open_rows(file, "a", "jsonl", as_lines=as_lines) as rows:
+        batches = list(rows.batches)
+    assert written("jsonl", batches, rows.schema) == b'{"state": "a"}\n{"state": "b"}\n'
+
+
+def test_numbers_of_lines_that_no_column_holds_are_told() -> None:
+    for rows in ([10**30], [1] * 9000 + [10**30]):
+        file = io.BytesIO("".join(json.dumps({"n": n}) + "\n" for n in rows).encode())
+        refused = pytest.raises(FormatError, match=r"^a: .*too large.*; write JSON Lines")
+        with refused, files.open_rows(file, "a", "jsonl", as_lines=False) as opened:
+            list(opened.batches)

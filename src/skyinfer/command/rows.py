@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     import_arrow()
     from ..rows.files import format_of
     from ..rows.runs import UnfinishedError, parts_of
+    from ..rows.states import ColumnError
 
     try:
         formats = format_of(arguments.source, arguments.source_format), format_of(arguments.out, arguments.out_format)
@@ -96,15 +97,19 @@ def run(arguments: argparse.Namespace) -> None:
         "min_confidence": arguments.min_confidence,
         "threads": arguments.threads,
     }
+    name = "standard input" if arguments.source == "-" else arguments.source
     with termination_raised(), Progress(sys.stderr) as progress:
         try:
             n_rows = _answered(arguments, questions, formats, options, _Rate(progress))
         except UnfinishedError as error:
             raise SkyinferError(str(error)) from error
+        except ColumnError as error:
+            raise SkyinferError(f"{name}: {error}") from error
         except RequestError as error:
+            if error.loc[:1] == ("questions",):
+                raise SkyinferError(f"{arguments.questions}: {error}") from error
             if error.loc[:1] != ("rows",):
                 raise
-            name = "standard input" if arguments.source == "-" else arguments.source
             raise SkyinferError(f"{name}: {error}; --on-error keep writes such rows with their errors") from error
         except (KeyboardInterrupt, Terminated):
             if parts_of(arguments.out).is_dir():

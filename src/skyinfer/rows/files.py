@@ -1,4 +1,4 @@
-"""Files of rows: Parquet, CSV, JSON Lines and Arrow, read and written some thousand rows at a time.
+"""Files of rows: Parquet, CSV, JSON Lines and Arrow, read some thousand rows at a time.
 
 A line of JSON Lines stays as it is, in one column, until its state is read or the line is written again, so rows need
 not have the same fields. Only where another format is written do they become columns, by what the first rows have; a
@@ -13,19 +13,17 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from ..core import scanners
 from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
 from ..values import encodable, lone_surrogate
-from .columns import ERROR
-from .states import ColumnError
+from .states import refuse_repeated_names
 from .tables import States
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
@@ -35,18 +33,10 @@ _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "
 LINE = "x_line"  # the column of lines of JSON: bytes, which need not be UTF-8, until they are written
 _ALL_LINES, _FAULTY_LINES = {b"x_line": b"all"}, {b"x_line": b"faulty"}  # a schema's metadata: what the column holds
 _LINES = pa.schema([(LINE, pa.binary())], metadata=_ALL_LINES)
-# Rows that are read and written together: so many, or about so many bytes of them where that is less.
+# Rows that are read together: so many, or about so many bytes of them where that is less.
 _READ_AT_ONCE, _READ_BYTES = 8192, 2 << 20
-_WRITTEN_AT_ONCE, _WRITTEN_BYTES = 1 << 16, 4 << 20
-_FIRST_WRITTEN = 1 << 8  # rows of the first table, whose bytes nobody knows
 # Of a column in a row group of Parquet, which would else be read as a whole; and of a file of CSV.
 _BUFFER_BYTES, _CSV_BLOCK_BYTES = 1 << 18, 1 << 20
-
-
-class Writable(Protocol):
-    """What lines are written to; other formats need a file of binary mode."""
-
-    def write(self, data: bytes, /) -> int: ...
 
 
 class Rows(NamedTuple):
@@ -83,6 +73,9 @@ def open_rows(
     """
     with _faults(name):
         rows = _opened(file, name, form, as_lines, as_text, keep_faulty)
+    for column in rows.schema.names:
+        if (n := len(rows.schema.get_all_field_indices(column))) > 1:
+            raise FormatError(f"{name}: column {column!r}: there are {n} of this name; rename them")
     yield Rows(rows.schema, _named(rows.batches, name), rows.n_rows)
 
 
@@ -120,7 +113,13 @@ def _decoded(schema: pa.Schema, batches: Iterator[pa.RecordBatch], n_rows: int |
     """Rows without dictionaries, of which a file of Arrow holds one for each column only, and without views of text,
     whose bytes in a file tell of the batches that they came in."""
     plain = pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
-    return Rows(plain, batches if plain.equals(schema) else (batch.cast(plain) for batch in batches), n_rows)
+
+    def sound() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            batch.validate(full=True)  # else offsets may lie outside of the file, and text may be none
+            yield batch if plain.equals(schema) else batch.cast(plain)
+
+    return Rows(plain, sound(), n_rows)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -163,7 +162,10 @@ def _lines(file: BinaryIO, name: str, *, first_by_bytes: bool) -> Iterator[pa.Re
     """Lines that hold something. `first_by_bytes`: the first batch, too, may have few rows, because they are long."""
     some: list[bytes] = []
     n_bytes, by_bytes = 0, first_by_bytes
+    is_first = True
     for line in read_lines(file, name):
+        if is_first:
+            line, is_first = line.removeprefix(codecs.BOM_UTF8), False
         if not line.strip():
             continue
         some.append(line)
@@ -183,7 +185,7 @@ def _columns_of(lines: Iterator[pa.RecordBatch], name: str, keep_faulty: bool) -
     parsed = _objects(first, 0, keep_faulty)
     try:
         schema = pa.Table.from_pylist([row for row in parsed if isinstance(row, dict)]).schema
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise FormatError(f"{name}: its rows have no common columns: {error}; write JSON Lines") from error
     if keep_faulty:
         if LINE in schema.names:
@@ -202,7 +204,7 @@ def _columns_of(lines: Iterator[pa.RecordBatch], name: str, keep_faulty: bool) -
             rows = [row if isinstance(row, dict) else {LINE: row} for row in some]
             try:
                 yield from pa.Table.from_pylist(rows, schema=schema).combine_chunks().to_batches()
-            except pa.ArrowException as error:
+            except (pa.ArrowException, OverflowError) as error:
                 message = f"{name}: rows from {number} on are not as those before: {error}; write JSON Lines"
                 raise FormatError(message) from error
             number += len(some)
@@ -250,11 +252,6 @@ def parsed_line(line: bytes) -> dict[str, Any] | RequestError:
     return row if isinstance(row, dict) else RequestError((), "is not an object; write {...} on each line")
 
 
-def _text_of(line: bytes) -> str:
-    """A line as text, with an escape in place of each byte that is none."""
-    return line.decode("utf-8", "backslashreplace").strip()
-
-
 class FaultsOfLines:
     """The states of columns that lines of JSON became, and what is wrong with the lines that became none."""
 
@@ -273,6 +270,7 @@ class LineStates:
 
     def __init__(self, names: Sequence[str], *, parse_json: bool = False) -> None:
         self._names, self._parse_json = names or ("state",), parse_json
+        refuse_repeated_names(self._names)
 
     def states(self, batch: pa.RecordBatch) -> list[Any]:
         return [self._state(parsed_line(line)) for line in batch.column(0).to_pylist()]
@@ -294,92 +292,19 @@ class LineStates:
         return value
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def keeps_faulty_lines(schema: pa.Schema) -> bool:
     """Whether rows were read with `keep_faulty`, and have the column for it."""
     return _FAULTY_LINES.items() <= (schema.metadata or {}).items()
 
 
-def write_rows(file: Writable, form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """Writes batches; the bytes depend on the rows alone, not on the batches that they come in."""
-    if keeps_faulty_lines(schema):
-        number = schema.names.index(LINE)
-        schema = schema.set(number, pa.field(LINE, pa.string())).remove_metadata()
-        batches = (_with_text(batch, number, schema) for batch in batches)
-    if form == "jsonl":
-        for batch in batches:
-            write_lines(file, batch)
-        return
-    if form == "csv":
-        schema = pa.schema(
-            [field.with_type(pa.string()) if types.is_dictionary(field.type) else field for field in schema]
-        )
-        for field in schema:
-            if types.is_nested(field.type):
-                raise ColumnError(f"column {field.name!r}: CSV cannot hold {field.type}; leave it out or write Parquet")
-    # an arrow file's end is written by closing it, and the caller's file stays open
-    with (
-        pq.ParquetWriter(file, schema) if form == "parquet"
-        else pc.CSVWriter(file, schema) if form == "csv"
-        else pa.ipc.new_file(file, schema)
-    ) as writer:  # fmt: skip
-        for table in _together(batches, schema):
-            writer.write_table(table)
+def holds_lines(schema: pa.Schema) -> bool:
+    """Whether rows were read `as_lines`, and the first column has them."""
+    return _ALL_LINES.items() <= (schema.metadata or {}).items()
 
 
-def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Tables of as many rows as take some megabytes, judged by the table before: by the rows alone, so that the bytes
-    of a file tell nothing of the batches that they came in."""
-    kept: list[pa.RecordBatch] = []
-    n_rows, wanted = 0, _FIRST_WRITTEN
-    for batch in batches:
-        while n_rows + len(batch) >= wanted:
-            kept.append(batch.slice(0, wanted - n_rows))
-            batch = batch.slice(wanted - n_rows)
-            table = _table(kept, schema)
-            scanners.trim_memory()  # that of the batches before, which are of all sizes
-            by_bytes = _WRITTEN_BYTES * len(table) // max(1, table.nbytes)
-            kept, n_rows, wanted = [], 0, min(_WRITTEN_AT_ONCE, max(1, by_bytes))
-            yield table
-        kept.append(batch)
-        n_rows += len(batch)
-    if n_rows:
-        yield _table(kept, schema)
-
-
-def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    # with an empty one in front a single batch is copied, too: a slice of one is written with other bytes than a copy
-    return pa.Table.from_batches([batches[0].slice(0, 0), *batches]).combine_chunks().cast(schema)
-
-
-def _with_text(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    columns = batch.columns
-    texts = [None if line is None else _text_of(line) for line in columns[number].to_pylist()]
-    columns[number] = pa.array(texts, pa.string())
-    return pa.record_batch(columns, schema=schema)
-
-
-def write_lines(file: Writable, batch: pa.RecordBatch) -> None:
-    """A row a line, as JSON; what a line of the input had comes first."""
-    text = io.StringIO()
-    lines = _ALL_LINES.items() <= (batch.schema.metadata or {}).items()
-    for row in batch.to_pylist():
-        if lines:
-            line = row.pop(LINE)
-            given = parsed_line(line)
-            row = {LINE: _text_of(line), **row} if isinstance(given, RequestError) else _merged(given, row)
-        text.write(json.dumps(row, ensure_ascii=False, default=str))
-        text.write("\n")
-    file.write(text.getvalue().encode("utf-8", "backslashreplace"))
-
-
-def _merged(given: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
-    for name in answers:
-        if name in given and name != ERROR:
-            raise ColumnError(f"field {name!r}: a row has it already; give another prefix")
-    return {**given, **answers}
+def text_of(line: bytes) -> str:
+    """A line as text, with an escape in place of each byte that is none."""
+    return line.decode("utf-8", "backslashreplace").strip()
 
 
 @contextmanager

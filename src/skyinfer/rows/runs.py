@@ -22,9 +22,10 @@ from ..core import scanners
 from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
 from ..model import Model
-from .files import FaultsOfLines, LineStates, Rows, Writable, keeps_faulty_lines, open_rows, write_rows
+from .files import FaultsOfLines, LineStates, Rows, keeps_faulty_lines, open_rows
 from .states import StateColumns
 from .tables import States, answered
+from .writing import PARTS, Writable, check_writable, write_rows
 
 _PART_ROWS, _PART_BYTES, _PART_SECONDS = 1 << 16, 8 << 20, 60.0  # whichever is reached first
 _RUN, _WRITING, _REPLACES = "run.json", "writing", "replaces"
@@ -82,6 +83,8 @@ def answer_file(
             states = _states(rows, state, as_lines, parse_json)
             left = _between(rows.batches, first + done, last)
             reader = answered(model, questions, rows.schema, left, states, first_row=first + done, **options)
+            for form in (out_format, PARTS):
+                check_writable(form, reader.schema)
             total = None if last is None else last - first
             for part in _parts(reader, done, lambda now: progress(now, total)):
                 _check_unchanged(source, stamp)

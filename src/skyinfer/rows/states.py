@@ -34,6 +34,25 @@ def check_name(name: str, what: str) -> None:
         raise ColumnError(f"{what}, {name!r}, holds the lone surrogate {bad}, which is not text")
 
 
+def refuse_repeated_names(names: Sequence[str]) -> None:
+    """Refuses names of a state's columns that an object cannot have twice."""
+    if len(set(names)) < len(names):
+        raise ColumnError(f"state: a column is named twice in {', '.join(names)}")
+
+
+def refuse_repeated_fields(kind: pa.DataType, name: str) -> None:
+    """Refuses structs of which an object of JSON would lose a field, wherever they lie in a column.
+
+    Raises:
+        ColumnError: two fields of a struct have one name.
+    """
+    for i in range(kind.num_fields):
+        field = kind.field(i)
+        if types.is_struct(kind) and kind.get_field_index(field.name) < 0:
+            raise ColumnError(f"column {name!r}: two fields are called {field.name!r}; rename them")
+        refuse_repeated_fields(field.type, f"{name}.{field.name}" if types.is_struct(kind) else name)
+
+
 class StateColumns:
     """Which columns the state of a row is made of.
 
@@ -65,14 +84,13 @@ class StateColumns:
                 hint = "; name the state's columns" if state is None else ""
                 raise ColumnError(f"column {name!r}: there is none{hint}; the table has {there or 'no columns'}")
             _check(schema.field(found[0]).type, name)
-        if len(set(self.names)) < len(self.names):
-            raise ColumnError(f"state: a column is named twice in {', '.join(self.names)}")
+        refuse_repeated_names(self.names)
         if parse_json and not (self._is_one and _is(_decoded(schema.field(self.names[0]).type), _TEXTS)):
             raise ColumnError("state: only one column of text can be read as JSON")
 
     def states(self, batch: pa.RecordBatch) -> list[Any]:
         """The state of each row; in place of one that is not JSON a RequestError."""
-        columns = [_values(batch.column(name)) for name in self.names]
+        columns = [json_values(batch.column(name)) for name in self.names]
         if not self._is_one:
             return [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
         return [_parsed(text) for text in columns[0]] if self._parse_json else columns[0]
@@ -112,6 +130,7 @@ def _check(kind: pa.DataType, name: str) -> None:
     if _is(kind, _LISTS):
         _check(kind.value_type, f"{name}[]")
     elif types.is_struct(kind):
+        refuse_repeated_fields(kind, name)
         for i in range(kind.num_fields):
             _check(kind.field(i).type, f"{name}.{kind.field(i).name}")
     elif types.is_map(kind) and _is(kind.key_type, _TEXTS) and _is(kind.item_type, _AS_THEY_ARE):
@@ -121,29 +140,39 @@ def _check(kind: pa.DataType, name: str) -> None:
         raise ColumnError(f"column {name!r}: a state cannot hold {kind}; {remedy}, or leave it out")
 
 
-def _values(array: pa.Array) -> list[Any]:
-    """The values of an array as JSON's."""
+def json_values(array: pa.Array, *, exact: bool = False) -> list[Any]:
+    """The values of an array as JSON's. What no state can hold is as Python has it.
+
+    exact: decimals are text, with all their digits, and not the nearest float.
+    """
     kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        return _values(array.storage)
+    if isinstance(array, pa.ExtensionArray) and not types.is_fixed_size_binary(_decoded(kind)):  # as UUIDs are
+        return json_values(array.storage, exact=exact)
     if types.is_dictionary(kind):
-        return _values(array.dictionary_decode())
+        return json_values(array.dictionary_decode(), exact=exact)
     if _is(kind, _TIMES):  # ISO 8601, with the digits of the column's unit; of an instant in UTC
-        return list(pc.replace_substring(array.cast(pa.string()), " ", "T").to_pylist())
+        if types.is_timestamp(kind) and kind.tz is not None:
+            array = array.cast(pa.timestamp(kind.unit, "UTC"))
+        # a value beyond the years that Arrow writes is a sentence
+        return list(pc.replace_substring_regex(array.cast(pa.string()), r"^(-?\d+-\d+-\d+) ", r"\1T").to_pylist())
     if types.is_decimal(kind):
-        return list(array.cast(pa.float64(), safe=False).to_pylist())
+        return list(array.cast(pa.string() if exact else pa.float64(), safe=exact).to_pylist())
     if types.is_duration(kind):
         per_second = _UNITS[kind.unit]
         return [None if n is None else n / per_second for n in array.cast(pa.int64()).to_pylist()]
     if _is(kind, _LISTS):
-        items = iter(_values(array.flatten()))
+        items = iter(json_values(array.flatten(), exact=exact))
         return [None if n is None else _taken(items, n) for n in pc.list_value_length(array).to_pylist()]
     if types.is_struct(kind):
         names = [kind.field(i).name for i in range(kind.num_fields)]
-        rows = zip(*map(_values, array.flatten()), strict=True) if names else iter([()] * len(array))
+        rows = (
+            zip(*(json_values(part, exact=exact) for part in array.flatten()), strict=True)
+            if names
+            else iter([()] * len(array))
+        )
         valid = array.is_valid().to_pylist()
         return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
-    if types.is_map(kind):
+    if types.is_map(kind) and _is(kind.key_type, _TEXTS):
         return [None if pairs is None else dict(pairs) for pairs in array.to_pylist()]
     return list(array.to_pylist())
 
