@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,21 @@ def test_force_replaces_no_directory(run: Run, rows: Path, tmp_path: Path) -> No
     (tmp_path / "out").mkdir()
     said = run("calibrate", rows, "-m", PAINTED, "-o", tmp_path / "out", "--force").fault()
     assert said.endswith("out: exists already, and a directory is never replaced; name a new one")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+@pytest.mark.parametrize("limit", [100, 100_000])  # in the configuration, and in the weights
+def test_a_copy_of_a_directory_on_a_full_disk_says_so(limit: int, tmp_path: Path) -> None:
+    """Held to a small size, a file fails as on a full disk; shutil.copytree would say it in a list of texts."""
+    import resource
+
+    out = tmp_path / "copy"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="large") as caught:
+            ModelCopy(PAINTED, out).write({"choice": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(out))
+    assert not list(tmp_path.iterdir())

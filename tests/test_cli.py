@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from checkpoints import SIZES, paint
 from commands import REQUEST, Run, Terminal, process, saved
+from trainings import ROWS
 
 import skyinfer
 from skyinfer import terminal
 from skyinfer.command import main as cli
+from skyinfer.errors import is_exhaustion
 from skyinfer.files import streams
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
@@ -434,3 +436,42 @@ def test_the_package_alone_imports_nothing() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["skyinfer"]
     (script,) = importlib.metadata.distribution("skyinfer").entry_points.select(group="console_scripts")
     assert script.value == "skyinfer.__main__:main"
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments"),
+    [
+        ("torch", ["train", "rows.jsonl", "-o", "out"]),
+        ("torch", ["distill", "states.jsonl", "-q", "q.json", "--teacher", "s1-pico", "-o", "out"]),
+        ("pyarrow", ["rows", "rows.jsonl", "-q", "q.json", "-o", "out.jsonl"]),
+    ],
+)
+def test_a_package_that_does_not_load_is_not_called_missing(package: str, arguments: list[str], tmp_path: Path) -> None:
+    """As torch in a process that may not have the memory for its libraries."""
+    (tmp_path / package).mkdir()
+    broken = "raise ImportError('libbroken.so: failed to map segment from shared object')\n"
+    (tmp_path / package / "__init__.py").write_text(broken, "utf-8")
+    result = process(*arguments, env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    assert result.returncode == 1
+    (line,) = result.stderr.decode().splitlines()
+    assert line.endswith("(what is installed does not load: libbroken.so: failed to map segment from shared object)")
+
+
+def test_no_more_threads_and_no_more_memory_are_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")  # as CPython's _thread.c has it
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert (
+        run("train", rows, "-o", tmp_path / "model", "--threads", "2").fault()
+        == "out of memory or threads: can't start new thread"
+    )
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 59)
+    assert is_exhaustion(caught.value)
+    assert not is_exhaustion(RuntimeError("another thread is stepping this object"))

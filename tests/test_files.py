@@ -18,8 +18,10 @@ import skyinfer
 from skyinfer import FormatError
 from skyinfer.files.checkpoint import Checkpoint
 from skyinfer.files.gguf import GGUFFile
+from skyinfer.files.inspection import describe
 from skyinfer.files.json_file import JsonFile
 from skyinfer.files.paths import name_as_text
+from skyinfer.runtime.engine import Engine
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="no such files")
 
@@ -138,3 +140,24 @@ def test_a_byte_order_mark_in_a_checkpoint_is_named(encoding: str, painted: Path
     name = encoding.upper().removesuffix("-LE").removesuffix("-BE")
     with pytest.raises(FormatError, match=rf"config\.json: begins with a {name} byte order mark; save it as UTF-8"):
         Checkpoint.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tokenizer.huggingface.json", "{}", "tokenizer.huggingface.json: not a usable tokenizer"),
+        ("tokenizer.huggingface.json", 7, "tokenizer.huggingface.json must be a string"),
+        ("tokenizer.chat_template.systemone", "{{ state }", "tokenizer.chat_template.systemone"),
+    ],
+)
+def test_a_faulty_tokenizer_and_template_name_the_file(key: str, value: Any, message: str, painted: Path) -> None:
+    with Checkpoint.open(painted) as source:
+        for open_it in (describe, engine_of):
+            source.metadata = source.metadata | {key: value}
+            with pytest.raises(FormatError) as caught:
+                open_it(source)
+            assert str(caught.value).startswith(f"{painted}: {message}")
+
+
+def engine_of(source: Checkpoint) -> Engine:
+    return Engine(source, isa="portable", threads=1, temperature_clamp=False, token_table_bytes=0)

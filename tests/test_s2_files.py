@@ -255,6 +255,17 @@ def test_files_that_do_not_fit_their_architecture(
     assert message in fault_of_file(rewritten(written, tmp_path / "file.gguf", keys, architecture))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("block_count", 1, "1 is outside 2 to 1024"), ("decision.block_count", 0, "0 is outside 1 to ")],
+)
+def test_a_file_without_decision_blocks(key: str, value: int, message: str, written: Path) -> None:
+    with GGUFFile.open(written) as source:
+        source.metadata[f"skyinfer-s2.{key}"] = value
+        with pytest.raises(FormatError, match=f"key skyinfer-s2.{key}: {message}"):
+            ModelConfig.from_source(source)
+
+
 def test_a_file_of_s1_with_the_keys_of_s2(tmp_path: Path) -> None:
     s1 = convert(paint(tmp_path / "s1", **TINY), tmp_path / "s1.gguf", outtype="f32")
     file = rewritten(s1, tmp_path / "file.gguf", lambda key: key.replace("modern-bert.", "skyinfer-s2."), "skyinfer-s2")

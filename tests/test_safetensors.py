@@ -7,10 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
-from checkpoints import SIZES, paint, write_safetensors
+from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 
+import skyinfer
 from skyinfer.errors import FormatError
 from skyinfer.files.safetensors import map_tensors
 
@@ -93,6 +95,41 @@ def test_reads_what_the_package_reads(dtype: Any, tmp_path: Path) -> None:
     path = paint(tmp_path / "painted", **SIZES["pico"], dtype=dtype) / "model.safetensors"
     found = {name: (one.dtype, one.shape, one.data.tobytes()) for name, one in map_tensors(path)}
     assert found == read_by_package(path)
+
+
+@pytest.mark.parametrize("architecture", ["s1", "s2"])
+def test_weights_of_64_bits_are_those_of_32(architecture: str, tmp_path: Path) -> None:
+    """In a directory and in a GGUF file; what torch would make an infinity of is refused."""
+    directory = paint(tmp_path / "painted", **SIZES["pico"], architecture=architecture, temperature_by_options={})
+    asked = {"q": {"type": "choice", "instructions": "Which?", "criteria": ["a", "b"]}}
+    file = skyinfer.convert(directory, tmp_path / "f32.gguf", outtype="f32")
+    expected = skyinfer.load(file).logits("vy 0", asked)["q"]
+
+    weights = directory / "model.safetensors"
+    tensors = {name: values.astype(np.float64) for name, values in read_safetensors(weights).items()}
+    between = {name: values * (1 + 2.0**-30) for name, values in tensors.items()}  # rounds to the same float32
+    write_safetensors(weights, between)
+    assert np.array_equal(skyinfer.load(directory).logits("vy 0", asked)["q"], expected)
+    again = skyinfer.convert(directory, tmp_path / "again.gguf", outtype="f32")
+    assert again.read_bytes() == file.read_bytes()
+
+    reader, writer = gguf.GGUFReader(file), gguf.GGUFWriter(tmp_path / "f64.gguf", "unused")
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data.astype(np.float64))
+    writer.kv_data[0].clear()
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF."):
+            sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), field.types[0], sub)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert np.array_equal(skyinfer.load(tmp_path / "f64.gguf").logits("vy 0", asked)["q"], expected)
+
+    write_safetensors(weights, tensors | {"scorer.1.bias": tensors["scorer.1.bias"] + 1e300})
+    with pytest.raises(FormatError, match=r"tensor scorer\.1\.bias: holds a NaN or infinite value"):
+        skyinfer.load(directory)
 
 
 def test_takes_nothing_that_the_package_refuses(tmp_path: Path) -> None:

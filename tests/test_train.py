@@ -329,6 +329,7 @@ def test_intervals_are_wilsons() -> None:
     assert wilson_interval(0.5, 0) == (0, 1)
     assert effective_number(np.ones(7)) == pytest.approx(7)
     assert effective_number(np.array([2.0, 2.0, 0.0])) == pytest.approx(2)
+    assert [effective_number(np.full(7, size)) for size in (1e-300, 1e300)] == pytest.approx([7, 7])
 
 
 def test_each_answer_may_have_a_temperature_of_its_own() -> None:

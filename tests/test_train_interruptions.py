@@ -3,6 +3,7 @@ Needs torch."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -442,3 +443,24 @@ def test_a_checkpoint_comes_back_even_if_that_is_interrupted(
                     writing.settle(out)
         writing.settle(out)
         assert contents(out) == old
+
+
+@pytest.mark.filterwarnings("ignore:no snapshot could be written")
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
+    """Held to a size, files fail as on a full disk: each that a training writes in its turn. Nothing is left."""
+    import resource
+
+    out, named = tmp_path / "model", set()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (100, 400, 2000, 20_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="large") as caught:
+                train_rows(ROWS, out, **QUICK, resume=False, held_out=0.4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert (caught.value.errno, Path(caught.value.filename).is_relative_to(out)) == (errno.EFBIG, True)
+        named.add(Path(caught.value.filename).name)
+        assert not out.exists()
+    assert {"tokenizer.json", "model.safetensors"} <= named

@@ -59,6 +59,26 @@ def faults_named(name: str | os.PathLike[str]) -> Iterator[None]:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(name)) from error
 
 
+@contextmanager
+def of_model(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Begin every FormatError of the block, about a part of a model, with the model's path."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from error
+
+
+def is_exhaustion(error: RuntimeError) -> bool:
+    """Whether the system gives no more threads (what Python raises then) or no more memory (what torch does)."""
+    return any(words in str(error) for words in ("can't start new thread", "can't allocate memory"))
+
+
+def lacking(needs: str, error: ImportError) -> ImportError:
+    """The error of a part that `needs` packages: they are not installed, or why one that is does not load."""
+    why = needs if isinstance(error, ModuleNotFoundError) else f"{needs} (what is installed does not load: {error})"
+    return ImportError(why, name=error.name)
+
+
 _PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 

@@ -131,7 +131,10 @@ def area_under_curve(said: np.ndarray, true: np.ndarray, weights: np.ndarray) ->
 
 def effective_number(weights: np.ndarray) -> float:
     """How many answers of equal weight [n] weighted ones are worth (Kish 1965)."""
-    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
+    if not len(weights):
+        return 0.0
+    shares = weights / weights.max()  # squares of numbers of any size would be 0 or infinite
+    return float(shares.sum() ** 2 / (shares**2).sum())
 
 
 def wilson_interval(share: float, n: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from ..arguments import number_in
-from ..errors import SkyinferError
+from ..errors import SkyinferError, lacking
 from ..terminal import put_json, put_line, say
 from .model_option import A_MODEL
 from .request_file import read_questions
@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         import torch as _  # noqa: F401
     except ImportError as error:
-        raise SkyinferError("distilling needs the package torch: pip install 'skyinfer[train]'") from error
+        needs = "distilling needs the package torch: pip install 'skyinfer[train]'"
+        raise SkyinferError(str(lacking(needs, error))) from error
     from ..distillation import distill
     from ..distillation.distilling import answers_path, states_of
     from ..files.whole_file import refuse_inputs

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..errors import SkyinferError, faults_named
+from ..errors import SkyinferError, faults_named, is_exhaustion
 from ..files.whole_file import NotForcedError
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
 from . import calibrate, convert, decide, distill, evaluate, info, inspect, play, pull, rows, serve, train, web
@@ -70,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except MemoryError:
         return _fail("out of memory")
+    except RuntimeError as error:
+        if not is_exhaustion(error):
+            raise
+        return _fail(f"out of memory or threads: {str(error).splitlines()[0]}")
     except NotForcedError as error:
         return _fail(f"{_subject(error)}exists already; --force replaces it")
     except OSError as error:

@@ -167,9 +167,10 @@ class ModelConfig:
         keys = _Keys(metadata, path, origins or {})
         _check_dialect(keys)
 
-        n_blocks = keys.whole("block_count", 1, MAX_BLOCKS)
-        # without one, nothing in s2 would join options and state
-        n_decision_blocks = keys.whole("decision.block_count", int(keys.architecture == "s2"), n_blocks - 1)
+        # without one in the decision head, nothing in s2 would join options and state
+        least = int(keys.architecture == "s2")
+        n_blocks = keys.whole("block_count", 1 + least, MAX_BLOCKS)
+        n_decision_blocks = keys.whole("decision.block_count", least, n_blocks - 1)
         n_layers = n_blocks - n_decision_blocks
         d_model = keys.whole("embedding_length", 2, MAX_D_MODEL)
         n_heads = keys.uniform("attention.head_count", n_blocks, d_model)

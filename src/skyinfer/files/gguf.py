@@ -28,6 +28,7 @@ from ..errors import FormatError, faults_named, shown
 from .paths import checked_path, open_regular
 from .tensors import (
     ALL_ROWS,
+    F64,
     STORED_DTYPES,
     STORED_SIZES,
     TensorInfo,
@@ -134,7 +135,7 @@ class GGUFFile:
             FormatError: the gguf package cannot dequantize this type.
         """
         info = self.tensors[name]
-        if info.type in STORED_DTYPES:
+        if info.type in STORED_DTYPES or info.type == F64:
             return stored_values(info, self.raw(name), rows)
         return self._dequantized(info, rows), "f32"
 

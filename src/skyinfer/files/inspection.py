@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import of_model
 from ..text.ggml_tokenizer import HUGGINGFACE_JSON
 from ..text.template import KEY as TEMPLATE_KEY
 from ..text.template import PromptTemplate, julia_template, laya_template
@@ -32,9 +33,10 @@ def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, Any]:
         FormatError: as `skyinfer.load` raises it.
     """
     config = ModelConfig.from_source(source)
-    tokenizer = Tokenizer.from_metadata(source.metadata, config)
-    specials = {"cls": tokenizer.cls_text, "sep": tokenizer.sep_text, "mask": tokenizer.mask_text}
-    PromptTemplate.from_metadata(source.metadata, **specials)
+    with of_model(source.path):
+        tokenizer = Tokenizer.from_metadata(source.metadata, config)
+        specials = {"cls": tokenizer.cls_text, "sep": tokenizer.sep_text, "mask": tokenizer.mask_text}
+        PromptTemplate.from_metadata(source.metadata, **specials)
 
     by_type: dict[str, dict[str, int]] = {}
     for info in source.tensors.values():

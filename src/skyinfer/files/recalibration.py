@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import scanners
-from ..errors import FormatError
+from ..errors import FormatError, faults_named
 from ..schema import QUESTION_TYPES
 from .config import temperature_key
 from .gguf import GGUFFile, write_with_floats
@@ -67,20 +67,37 @@ class ModelCopy:
             return
         part = self.path.absolute().with_name(f".skyinfer-{secrets.token_hex(8)}.part")
         try:
-            shutil.copytree(self._source, part, ignore=self._left_out)
+            shutil.copytree(self._source, part, ignore=self._left_out, copy_function=_copied)
             config = part / _AGENT
-            text = config.read_bytes().decode()  # line breaks as they are
-            config.write_bytes(_with_temperatures(text, temperatures, self._source / _AGENT).encode())
+            with faults_named(self.path):
+                text = config.read_bytes().decode()  # line breaks as they are
+                config.write_bytes(_with_temperatures(text, temperatures, self._source / _AGENT).encode())
             if os.path.lexists(self.path):  # it appeared meanwhile, and an empty one would be replaced
                 raise FileExistsError(errno.EEXIST, _STANDS, str(self.path))
             os.rename(part, self.path)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 shutil.rmtree(part, ignore_errors=True)
+            if isinstance(error, _CopyFault):
+                raise OSError(error.cause.errno, error.cause.strerror, str(self.path)) from error
             raise
 
     def _left_out(self, directory: str, names: list[str]) -> set[str]:
         return {_TRAINING} & set(names) if Path(directory) == self._source else set()
+
+
+class _CopyFault(Exception):
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def _copied(source: str, target: str) -> None:
+    """As shutil.copy2. A fault ends the copy of the whole directory; an OSError would be kept for a list at its end."""
+    try:
+        shutil.copy2(source, target)
+    except OSError as error:
+        raise _CopyFault(error) from error
 
 
 def _with_temperatures(text: str, temperatures: Mapping[str, float], path: Path) -> str:

@@ -17,6 +17,9 @@ STORED_DTYPES = {0: ("f32", "<f4"), 1: ("f16", "<u2"), 8: ("q8_0", "u1"), 30: ("
 # numbers and bytes of a block of each
 STORED_SIZES = {0: (1, 4), 1: (1, 2), 8: (Q8_0_BLOCK, Q8_0_BYTES), 30: (1, 2)}
 
+# of 64-bit numbers, which neither the core nor the gguf package takes
+F64 = 28
+
 ALL_ROWS = slice(None)
 
 
@@ -54,7 +57,7 @@ def stored_items(dtype: str, n: int) -> int:
 
 
 def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) -> tuple[np.ndarray, str]:
-    """Rows of a tensor of one of the `STORED_DTYPES`, and the type's name.
+    """Rows of a tensor of one of the `STORED_DTYPES` or of `F64`, and the type's name.
 
     Args:
         info: the tensor's shape and type.
@@ -63,12 +66,16 @@ def stored_values(info: TensorInfo, data: np.ndarray, rows: slice = ALL_ROWS) ->
 
     Returns:
         A view of `data` in the shape of `info`, or of its rows; f16 and bf16 as uint16, q8_0 as its bytes, 34 for 32
-        numbers. A copy where the file does not align the numbers.
+        numbers. A copy where the file does not align the numbers, and as float32 of F64: rounded as torch does it, or
+        infinite, which callers refuse.
     """
-    dtype, item = STORED_DTYPES[info.type]
+    dtype, item = ("f32", "<f8") if info.type == F64 else STORED_DTYPES[info.type]
     values = data.view(item).reshape(*info.shape[:-1], -1)
     if rows != ALL_ROWS:
         values = values.reshape(*without_ones(info.shape)[:-1], -1)[rows]
+    if info.type == F64:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float32), dtype
     return (values if values.flags.aligned else values.copy()), dtype
 
 

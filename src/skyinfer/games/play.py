@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import SkyinferError
+from ..errors import SkyinferError, lacking
 from .flappy import FRAMES_PER_SECOND, Flappy
 from .pilots import ModelPilot, Pilot, RandomPilot, TeacherPilot
 
@@ -233,10 +233,11 @@ def open_terminal() -> Terminal:
     try:
         import blessed
     except ImportError as error:
-        raise SkyinferError(
+        needs = (
             "to show the flight in a terminal, play needs blessed: pip install 'skyinfer[play]' "
             "(--headless needs nothing more)"
-        ) from error
+        )
+        raise SkyinferError(str(lacking(needs, error))) from error
     # blessed takes NO_COLOR for a terminal that cannot even move its cursor, and an unknown terminal for xterm
     no_color = os.environ.pop(_NO_COLOR, None)
     try:

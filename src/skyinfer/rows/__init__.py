@@ -10,10 +10,12 @@ docs/rows.md says how columns become states and what the columns of the answers 
 
 from __future__ import annotations
 
+from ..errors import lacking
+
 try:
     import pyarrow as _  # noqa: F401
 except ImportError as error:
-    raise ImportError("skyinfer.rows needs the package pyarrow: pip install 'skyinfer[rows]'") from error
+    raise lacking("skyinfer.rows needs the package pyarrow: pip install 'skyinfer[rows]'", error) from error
 
 from .columns import AnswerColumns
 from .states import ColumnError, StateColumns

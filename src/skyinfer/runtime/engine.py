@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from ..core import border
-from ..errors import FormatError, warn
+from ..errors import FormatError, of_model, warn
 from ..files.config import ModelConfig, ModelSource
 from ..files.temperatures import CLAMP, Temperatures, clamped
 from ..files.tensors import ALL_ROWS, stored_dtype, stored_items
@@ -74,10 +74,11 @@ class Engine:
         self.config = config = ModelConfig.from_source(source)
         self.threads = threads or _default_threads(self.config)
         self.precision = precision
-        tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
-        template = PromptTemplate.from_metadata(
-            source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
-        )
+        with of_model(source.path):
+            tokenizer = Tokenizer.from_metadata(source.metadata, self.config)
+            template = PromptTemplate.from_metadata(
+                source.metadata, cls=tokenizer.cls_text, sep=tokenizer.sep_text, mask=tokenizer.mask_text
+            )
         source.forget("tokenizer.")  # else it would be in memory beside the weights
         longest = longest_grown(config.max_tokens, config.context_tokens) if grow else None
         make_builder = BUILDERS[config.architecture]

@@ -282,7 +282,8 @@ class Fit:
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        with WholeFile(path, replace=True).writing() as file:
+        whole = WholeFile(path, replace=True)
+        with whole.writing() as file, whole.faults_named():
             file.write(buffer.getbuffer())
 
     def restore(self, path: Path, fingerprint: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import SkyinferError
+from ..errors import SkyinferError, lacking
 from ..files.paths import checked_path
 from ..terminal import printable
 from .report import PLOT_NAME, Report
@@ -68,7 +68,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install matplotlib", name=error.name) from error
+        raise lacking("plots need matplotlib: pip install matplotlib", error) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, faults_named
 from ..files.activations import BY_NAME
 from ..files.checkpoint.weights import checkpoint_name
 from ..files.config import ModelConfig
@@ -57,7 +57,8 @@ def restore(path: Path, directory: Path) -> None:
             raise FormatError(f"{path}: its prompt is not that of a Laya checkpoint, and training knows no other")
         (directory / ENCODER).mkdir()
         (directory / TOKENIZER).mkdir()
-        (directory / TOKENIZER / "tokenizer.json").write_bytes(tokenizer.encode())
+        with faults_named(directory):
+            (directory / TOKENIZER / "tokenizer.json").write_bytes(tokenizer.encode())
         write_json(
             directory / TOKENIZER / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special}
         )

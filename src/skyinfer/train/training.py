@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import FormatError, SkyinferError
+from ..errors import FormatError, SkyinferError, faults_named, lacking
 from ..files import places
 from ..files.paths import checked_path
 from ..runtime.cpus import available_cpus
@@ -55,7 +55,7 @@ try:
     import safetensors.numpy  # noqa: F401
     import torch
 except ImportError as error:
-    raise ImportError("training needs torch and safetensors: pip install 'skyinfer[train]'", name=error.name) from error
+    raise lacking("training needs torch and safetensors: pip install 'skyinfer[train]'", error) from error
 
 from .fitting import COMPUTING, Fit, Plan, kept, run, scores, workers
 from .restoring import restore
@@ -484,7 +484,8 @@ class _Training:
                 plot(report, self.staged / PLOT_NAME)
         except Exception as error:  # of another package, and no reason to lose what was trained
             report.warnings.append(f"the reliability plot could not be drawn: {error}")
-        (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
+        with faults_named(self.staged / REPORT_NAME):
+            (self.staged / REPORT_NAME).write_text(report.as_json(), encoding="utf-8", newline="\n")
         write_json(self.staged / AGENT, agent)
         place(self.staged, self.out)
         snapshot_of(self.out).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SkyinferError
+from ..errors import SkyinferError, faults_named
 from ..files.checkpoint.config import DECISION_BLOCKS
 from ..files.temperatures import BUCKETS
 from ..files.whole_file import WholeFile
@@ -101,7 +101,9 @@ def agent_config(
 
 def write_json(path: Path, value: Any) -> None:
     """UTF-8 and LF on every platform, so that the same training writes the same bytes."""
-    path.write_bytes((json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
+    content = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+    with faults_named(path):
+        path.write_bytes(content)
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -110,7 +112,8 @@ def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
     content = save({name: np.ascontiguousarray(values) for name, values in tensors.items()}, {"format": "pt"})
     # safetensors' own way to a file leaves one that nobody else may read, whatever the umask
-    with WholeFile(path, replace=True).writing() as file:
+    whole = WholeFile(path, replace=True)
+    with whole.writing() as file, whole.faults_named():
         file.write(content)
 
 

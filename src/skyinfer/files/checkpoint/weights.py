@@ -11,7 +11,7 @@ from ...errors import FormatError
 from ..config import ModelConfig
 from ..json_file import JsonFile
 from ..safetensors import StoredTensor, map_tensors
-from ..tensors import TensorInfo
+from ..tensors import F64, TensorInfo
 
 _TOP_LEVEL = {
     "token_embd": "encoder.embeddings.tok_embeddings",
@@ -50,7 +50,7 @@ _DECISION_BLOCKS = {"s1": "head.layers", "s2": "decision.layers"}
 _UNUSED = ("act_head.", "temperature")
 
 # safetensors type of a weight -> GGML type (GGMLQuantizationType of the gguf package)
-_GGML_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
+_GGML_TYPE = {"F32": 0, "F16": 1, "BF16": 30, "F64": F64}
 
 
 def checkpoint_name(name: str, n_layers: int, architecture: str) -> str:
