@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,60 @@ def test_the_hosts_own_tests(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert int(re.findall(r"^# pass (\d+)$", run.stdout, re.MULTILINE)[0]) > 70
     assert "# fail 0" in run.stdout
+
+
+TYPED = """
+import { flappy, load, type Answer, type Questions, type Response } from "skyinfer";
+const questions: Questions = flappy.QUESTIONS;
+export async function asked(bytes: Uint8Array): Promise<number> {
+  const model = await load(bytes, { onProgress: (loaded: number, total: number | undefined) => void [loaded, total] });
+  const { answers }: Response = model.decide("a", questions, { minConfidence: 0.5 });
+  const answer: Answer = answers["action"]!;
+  return answer.type === "choice" ? answer.probabilities["thrust"]! : model.compile(questions).step("a")[0]!;
+}
+"""
+
+
+def test_the_package_as_npm_publishes_it(tmp_path: Path) -> None:
+    """It runs the example of its README, and its types are those of a strict program."""
+    need_packages()
+    need("npm")
+    pack = ["npm", "pack", "--silent", "--pack-destination", str(tmp_path)]
+    subprocess.run(pack, cwd=WEB, check=True, capture_output=True, text=True)
+    with tarfile.open(tmp_path / "skyinfer-0.1.0.tgz") as package:
+        package.extractall(tmp_path, filter="data")
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "package").rename(tmp_path / "node_modules" / "skyinfer")
+
+    readme = (tmp_path / "node_modules" / "skyinfer" / "README.md").read_text("utf-8")
+    example = readme.split("```js\n")[1].split("```")[0]
+    address = json.dumps(str(places.shipped("s1-pico")))
+    example = example.replace('load("s1-pico.gguf")', f"load(readFileSync({address}))")
+    (tmp_path / "example.mjs").write_text('import { readFileSync } from "node:fs";\n' + example, encoding="utf-8")
+    run = node(tmp_path / "example.mjs")
+    assert run.returncode == 0, run.stderr
+    questions = {name: QUESTIONS[name] for name in ("action", "danger")}
+    python = skyinfer.load().decide("vy 0 dx 36 up 9 dn 7 nxt 10 alt 32", questions)
+    action, danger = (skyinfer.choice_answer(python, "action"), skyinfer.noul_answer(python, "danger"))
+    expected = [action["probabilities"]["thrust"], danger["noul"]]
+    assert [float(number) for number in run.stdout.split()] == pytest.approx(expected, abs=1e-5)
+
+    (tmp_path / "typed.mts").write_text(TYPED, encoding="utf-8")
+    compiler = WEB / "node_modules" / "typescript" / "bin" / "tsc"
+    options = [
+        "--noEmit",
+        "--strict",
+        "--module",
+        "nodenext",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom",
+        "--types",
+        "",
+    ]
+    check = node(compiler, *options, tmp_path / "typed.mts", cwd=tmp_path)
+    assert check.returncode == 0, check.stdout + check.stderr
 
 
 def test_unicode_tables_are_the_packages() -> None:
