@@ -121,6 +121,20 @@ def test_what_is_no_request_is_refused_behind_the_answer(behind: str, held: Held
         assert rest.startswith(b"HTTP/1.1 4")
 
 
+def test_a_body_is_asked_for_behind_the_answers_before_it(held: Held, expected: Any) -> None:
+    """100 Continue is of the request whose turn it is, or a client would take it for a part of another's answer."""
+    with contextlib.closing(held.ask(head(2, "expect: 100-continue", "connection: close"))) as connection:
+        held.go.set()
+        received = b""
+        while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
+            more = connection.recv(1 << 16)
+            assert more, received
+            received += more
+        assert json.loads(received.partition(b"\r\n\r\n")[2].partition(b"HTTP/1.1")[0])["answers"] == expected
+        connection.sendall(b"{}")
+        assert first(connection)[0] == 422
+
+
 def test_requests_sent_before_their_responses_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that sends faster than it is answered fills the buffers of the system, not the server's memory."""
     most = 0
