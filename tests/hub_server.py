@@ -50,6 +50,7 @@ class HubServer:
     repos: by "owner/name"; may be changed while the server runs.
     asked: every request so far, those for large files' bytes, too.
     broken: name of a large file -> how many bytes of each answer are sent before the connection breaks, in turn.
+    damaged: names of files whose last byte is another one than the hub's digest is of.
     status: answer everything so, if set.
     extra_size: bytes that listings add to the size of each file.
     """
@@ -63,6 +64,7 @@ class HubServer:
         self.repos: dict[str, Repo] = {}
         self.asked: list[Asked] = []
         self.broken: dict[str, list[int]] = {}
+        self.damaged: set[str] = set()
         self.status: int | None = None
         self.extra_size = 0
 
@@ -179,6 +181,8 @@ def _handler(server: HubServer, part: str) -> type[BaseHTTPRequestHandler]:
             owner, name, commit = place.split("/")[-3:]
             data = server.repos[f"{owner}/{name}"].files[file]
             headers = {"ETag": f'"{_oid(data)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+            if file in server.damaged:
+                data = data[:-1] + bytes([data[-1] ^ 1])
             start = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
             status = 206 if start else 200
             if start:

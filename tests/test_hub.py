@@ -327,6 +327,28 @@ def test_finished_files_are_kept_after_a_failure(
     assert server.fetched() == ["model.safetensors"]
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "rl_agent_config.json"])  # a large one, and one of Git's
+def test_bytes_that_are_not_the_hubs_are_removed(file: str, server: HubServer, checkpoint: Path, answer: Any) -> None:
+    """Damaged on the way, which the library does not notice; and later in the cache, which `pull` finds."""
+    server.repos["sky/laya"] = repo(checkpoint)
+    server.damaged.add(file)
+    message = refused("sky/laya")
+    assert f"{file} came damaged" in message
+    assert "try again" in message
+    server.damaged.clear()
+    server.asked.clear()
+    assert answer_of("sky/laya") == answer
+    assert server.fetched() == [file]
+
+    (snapshot,) = Path("home").rglob("snapshots/*")
+    stored = (snapshot / file).resolve()
+    stored.write_bytes(stored.read_bytes()[:-1] + b"\1")
+    first, second = command("pull", "sky/laya"), command("pull", "sky/laya")
+    assert (first.returncode, second.returncode) == (1, 0)
+    assert f"{file} came damaged, or was damaged in the cache" in first.stderr
+    assert answer_of("sky/laya") == answer
+
+
 def test_what_does_not_fit_is_not_begun(server: HubServer, checkpoint: Path) -> None:
     server.repos["sky/laya"] = repo(checkpoint)
     server.extra_size = 1 << 60

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -42,6 +43,9 @@ _CHECKPOINT_FILE = re.compile(
 # A transfer that breaks is begun again this often. Versions of the library differ in what they try again by themselves,
 # and in whether a new attempt goes on where the last one ended.
 _ATTEMPTS = 3
+
+# The library's cache calls a file's bytes by what the hub's ETag says, which is their digest.
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 # A pattern that no file's name matches: the cache is asked for its folder and not for files.
 _NO_FILE = "/"
@@ -110,7 +114,8 @@ def fetch(repository: Repository, *, checkpoint: bool = False, fresh: bool = Fal
     Args:
         repository: what is wanted.
         checkpoint: a checkpoint is wanted, whatever GGUF files there are.
-        fresh: the hub's word is wanted: an answer from the cache alone will not do, unless HF_HUB_OFFLINE is set.
+        fresh: the hub's word is wanted: an answer from the cache alone will not do, unless HF_HUB_OFFLINE is set; and
+            files that were there before are compared with their digests, too.
 
     Raises:
         HubError: the model cannot be had; says what was looked for and what to do.
@@ -131,10 +136,10 @@ def fetch(repository: Repository, *, checkpoint: bool = False, fresh: bool = Fal
             return path
         chosen = _chosen(repository, listed, checkpoint)
         with _progress():
-            folder = _download(repository, {name: listed[name] for name in chosen.files})
+            folder = _download(repository, {name: listed[name] for name in chosen.files}, fresh)
             if chosen.listing is not None:
                 shards = _shards(repository, folder / chosen.listing, chosen.folder, listed)
-                folder = _download(repository, {name: listed[name] for name in (*chosen.files, *shards)})
+                folder = _download(repository, {name: listed[name] for name in (*chosen.files, *shards)}, fresh)
         return folder / chosen.path
 
 
@@ -246,16 +251,16 @@ def _listing(repository: Repository) -> dict[str, int | None]:
     return {file.rfilename: file.size for file in info.siblings or ()}
 
 
-def _download(repository: Repository, files: Mapping[str, int | None]) -> Path:
-    """The repository's folder in the cache, with `files` in it."""
+def _download(repository: Repository, files: Mapping[str, int | None], check_all: bool) -> Path:
+    """The repository's folder in the cache, with `files` in it. What is new, or all, is compared with its digest."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
     cache = Path(constants.HF_HUB_CACHE)
     folder = _snapshot(repository, [_NO_FILE], local_files_only=True)
-    _check_room(
-        repository, cache, sum(n or 0 for name, n in files.items() if not (folder and (folder / name).exists()))
-    )
+    missing = [name for name in files if folder is None or not (folder / name).exists()]
+    _check_room(repository, cache, sum(files[name] or 0 for name in missing))
+    to_check = list(files) if check_all else missing
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             folder = _snapshot(repository, [glob.escape(name) for name in files])
@@ -269,7 +274,38 @@ def _download(repository: Repository, files: Mapping[str, int | None]) -> Path:
     missing = [name for name in files if folder is None or not (folder / name).is_file()]
     if missing or folder is None:
         raise HubError(f"{repository}: {missing[0]} was not downloaded; try again, finished files are kept")
+    _check_digests(repository, folder, to_check)
     return folder
+
+
+def _check_digests(repository: Repository, folder: Path, names: Iterable[str]) -> None:
+    """Compare files with the digests that they are stored under, which the library does not. What differs is removed.
+
+    Raises:
+        HubError: one does not have the bytes that the hub has.
+    """
+    damaged = []
+    for name in names:
+        stored = (folder / name).resolve()
+        # without links, as on some Windows machines, a file has its own name and no digest
+        if _DIGEST.fullmatch(stored.name) and _digest_of(stored) != stored.name:
+            damaged.append(name)
+            for path in (folder / name, stored):
+                path.unlink(missing_ok=True)
+    if damaged:
+        raise HubError(
+            f"{repository}: {damaged[0]} came damaged, or was damaged in the cache: its bytes are not those that the "
+            f"hub names; it was removed, try again"
+        )
+
+
+def _digest_of(path: Path) -> str:
+    """What the hub calls the bytes of a file: SHA-256 of a large one (64 digits), else what Git calls them (40)."""
+    digest = hashlib.sha256() if len(path.name) == 64 else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _snapshot(repository: Repository, patterns: list[str], local_files_only: bool = False) -> Path | None:
