@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +31,7 @@ from .writing import PARTS, Writable, check_writable, write_rows
 
 _PART_ROWS, _PART_BYTES, _PART_SECONDS = 1 << 16, 8 << 20, 60.0  # whichever is reached first
 _RUN, _WRITING, _REPLACES = "run.json", "writing", "replaces"
+_TEMPORARY = ".skyinfer"  # what names of unfinished files begin with (files/whole_file.py)
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -72,8 +75,7 @@ def answer_file(
         "formats": [source_format, out_format],
     }  # fmt: skip
     stamp = json.loads(json.dumps(about))
-    done = _begin(parts, stamp, resume=resume, force=force)
-    try:
+    with _begun(parts, stamp, resume=resume, force=force) as done:
         as_lines = source_format == out_format == "jsonl"
         with open(source, "rb") as file, open_rows(
             file, str(source), source_format, as_lines=as_lines, as_text=as_text,
@@ -96,13 +98,7 @@ def answer_file(
                 batches = _finished(parts)
                 with out.faults_named():
                     write_rows(written, out_format, reader.schema, batches)
-    except BaseException:
-        if _n_done(parts) == 0:  # nothing to go on from
-            shutil.rmtree(parts, ignore_errors=True)
-        raise
-    n_rows = _n_done(parts)
-    shutil.rmtree(parts, ignore_errors=True)
-    return n_rows
+        return _n_done(parts)
 
 
 def parts_of(out: str) -> Path:
@@ -113,8 +109,8 @@ def parts_of(out: str) -> Path:
 def replaces(out: str) -> bool:
     """Whether an unfinished run may replace the file: it was to, or had begun to write what stands there now."""
     parts = parts_of(out)
-    with contextlib.suppress(OSError, ValueError):
-        return (parts / _WRITING).exists() or bool(json.loads((parts / _RUN).read_bytes()).get(_REPLACES))
+    with contextlib.suppress(OSError):
+        return (parts / _WRITING).exists() or bool(_about(parts).get(_REPLACES))
     return False
 
 
@@ -135,37 +131,89 @@ def _check_unchanged(source: Path, stamp: Mapping[str, Any]) -> None:
         raise FormatError(f"{source}: has changed since the run began; start over with --force")
 
 
-def _begin(parts: Path, stamp: Any, *, resume: bool, force: bool) -> int:
-    """Makes the directory or takes up the one that is there; gives how many rows are done."""
-    run = parts / _RUN
+@contextlib.contextmanager
+def _begun(parts: Path, stamp: Any, *, resume: bool, force: bool) -> Iterator[int]:
+    """Makes the directory or takes up the one that is there; gives how many rows are done. At the end of the block it
+    goes, unless that came early and there is something to go on from."""
     with faults_named(parts):
-        if force and not resume and parts.exists():
-            shutil.rmtree(parts)
-        if run.exists():
-            if not resume:
-                raise UnfinishedError(
-                    f"{parts}: holds an unfinished run; --resume goes on with it, --force starts over"
-                )
-            try:
-                before = json.loads(run.read_bytes())
-            except ValueError:
-                before = {}
-            changed = [name for name in stamp if before.get(name) != stamp[name]]
-            if changed:
-                raise UnfinishedError(f"{parts}: its run was of another {changed[0]}; --force starts over")
-            return _n_done(parts)
+        if parts.exists():
+            with _alone(parts):
+                _take_up(parts, stamp, resume=resume, force=force)
         parts.mkdir(exist_ok=True)
-        with WholeFile(run, replace=True).writing() as file:
-            file.write(json.dumps({**stamp, _REPLACES: force}).encode())
-    return 0
+        with _alone(parts):
+            if not (parts / _RUN).exists():
+                with WholeFile(parts / _RUN, replace=True).writing() as file:
+                    file.write(json.dumps({**stamp, _REPLACES: force}).encode())
+            done = _n_done(parts)
+    with _alone(parts):
+        is_kept = False
+        try:
+            yield done
+        except BaseException:
+            is_kept = _n_done(parts) > 0
+            raise
+        finally:
+            if not is_kept:
+                shutil.rmtree(parts, ignore_errors=True)
+
+
+def _take_up(parts: Path, stamp: Any, *, resume: bool, force: bool) -> None:
+    """Refuses a directory that cannot be gone on with, or removes what is in it.
+
+    Raises:
+        UnfinishedError: there is a run, and neither `resume` nor `force`; or it was of something else.
+        FormatError: it is of no run.
+    """
+    if not (parts / _RUN).exists():
+        if any(not path.name.startswith(_TEMPORARY) for path in parts.iterdir()):  # what a kill leaves
+            raise FormatError(f"{parts}: is not an unfinished run's; move it away, or name another file to write")
+    elif force and not resume:
+        shutil.rmtree(parts)
+    elif not resume:
+        raise UnfinishedError(f"{parts}: holds an unfinished run; --resume goes on with it, --force starts over")
+    else:
+        before = _about(parts)
+        changed = [name for name in stamp if before.get(name) != stamp[name]]
+        if changed:
+            raise UnfinishedError(f"{parts}: its run was of another {changed[0]}; --force starts over")
+
+
+def _about(parts: Path) -> dict[str, Any]:
+    """What a run's file says of it; nothing where that is damaged."""
+    try:
+        found = json.loads((parts / _RUN).read_bytes())
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def _alone(parts: Path) -> Iterator[None]:
+    """Refuses to share the directory with another process, which a system that has locks of files tells."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    directory = os.open(parts, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnfinishedError(f"{parts}: another process is answering rows for it") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(directory)
 
 
 def _finished_parts(parts: Path) -> Iterator[tuple[Path, int]]:
     """The parts that follow each other from the first row on, each with the row after its last."""
     ends = {}
     for path in parts.glob("*.arrows"):
-        begin, _, end = path.stem.partition("-")
-        ends[int(begin)] = path, int(end)
+        if name := re.fullmatch(r"([0-9]+)-([0-9]+)", path.stem):
+            ends[int(name[1])] = path, int(name[2])
     at = 0
     while at in ends:
         path, at = ends[at]
@@ -178,8 +226,11 @@ def _n_done(parts: Path) -> int:
 
 def _finished(parts: Path) -> Iterator[pa.RecordBatch]:
     for path, _ in _finished_parts(parts):
-        with faults_named(path), pa.OSFile(os.fspath(path)) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
+        try:
+            with pa.OSFile(os.fspath(path)) as file, pa.ipc.open_stream(file) as stream:
+                yield from stream
+        except (pa.ArrowInvalid, OSError) as error:
+            raise FormatError(f"{path}: cannot be read; start over with --force: {str(error).strip()}") from error
 
 
 def _parts(
