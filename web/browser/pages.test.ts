@@ -124,6 +124,9 @@ test("typing into Ask moves the bars and says what is wrong where it is", async 
   await page.waitForSelector("#answers .error");
   assert.match(await page.locator("#answers .error").innerText(), /^criteria.1: label 'a' repeats label 0/);
   assert.equal(await page.locator("#answers .value").count(), 2); // the good one is answered all the same
+  await page.locator("#questions").fill('{"type": "noul", "instructions": "Is it?"}');
+  await until(page, "questions-say", /^This is one question without an id/);
+  await page.locator("#questions").fill('{"q": {"type": "noul", "instructions": "Is it?"}}');
   await page.locator("input[value=json]").check();
   await until(page, "state-says", /^Line 1, column 1: a value is missing/);
   await page.locator("#state").fill(`{"a": 1.0, "b": [${"12345, ".repeat(300)} 7]}`);

@@ -63,6 +63,8 @@ async function ask(): Promise<void> {
   let { error: stateError } = state;
   let questionsError = questions.error;
   if (!questionsError && !(questions.value instanceof Map)) questionsError = "Questions are an object of id -> question";
+  else if (questions.value instanceof Map && typeof questions.value.get("type") === "string")
+    questionsError = 'This is one question without an id; give it one: {"any id": {"type": ..., "instructions": ...}}';
   if (stateError === undefined && questionsError === undefined && answerer) {
     let outcome: Outcome;
     try {
