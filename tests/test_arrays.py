@@ -77,7 +77,7 @@ def test_arrays_are_what_single_calls_answer(model: skyinfer.Model, threads: int
     )
 
 
-@pytest.mark.parametrize(("size", "threads"), [(1, 1), (7, 2), (100, 3), (1000, None)])
+@pytest.mark.parametrize(("size", "threads"), [(1, 1), (7, 2), (100, 3), (1000, None), (10**30, 2)])
 def test_batches_are_arrays(model: skyinfer.Model, size: int, threads: int | None) -> None:
     compiled = model.compile(QUESTIONS)
     whole, found = compiled.arrays(MANY), list(compiled.batches(iter(MANY), size, threads=threads))

@@ -254,6 +254,13 @@ def test_a_temperature_at_its_limit_is_told(run: Run, gguf: Path, tmp_path: Path
         assert f"temperature of {name}: 0.5 is the limit that the runtime applies" in found.err
 
 
+def test_the_model_itself_is_not_replaced(run: Run, gguf: Path, rows: Path) -> None:
+    before = gguf.read_bytes()
+    said = run("calibrate", rows, "-m", gguf, "-o", gguf, "--force").fault()
+    assert said == f"{gguf}: is read by this command, too; name another file to write"
+    assert gguf.read_bytes() == before
+
+
 def test_force_replaces_no_directory(run: Run, rows: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     said = run("calibrate", rows, "-m", PAINTED, "-o", tmp_path / "out", "--force").fault()

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..files.whole_file import refuse_inputs
     from ..model import load
 
-    refuse_inputs(arguments.out, arguments.rows, arguments.questions)
+    refuse_inputs(arguments.out, arguments.rows, arguments.questions, model_path(arguments))
     rows = read_labelled_rows(arguments)
     with termination_raised(), Progress(sys.stderr) as progress:
         found = calibrate(

@@ -98,7 +98,7 @@ def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool,
                 column_types={name: pa.string() for name in names}, strings_can_be_null=False))  # fmt: skip
         else:
             reader = pc.open_csv(_CheckedText(file, name), options)
-        return _decoded(reader.schema, iter(reader), None)
+        return _decoded(reader.schema, _with_remedy(iter(reader), name), None)
     start = file.read(6)
     file.seek(0)
     if start == b"ARROW1":
@@ -107,6 +107,16 @@ def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool,
         return _decoded(arrow.schema, map(arrow.get_batch, range(arrow.num_record_batches)), n_rows)
     stream = pa.ipc.open_stream(file)
     return _decoded(stream.schema, iter(stream), None)
+
+
+def _with_remedy(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    """Batches of CSV; a value that is not of its column's type tells what to do."""
+    try:
+        yield from batches
+    except pa.ArrowInvalid as error:
+        if "conversion error" not in str(error):
+            raise
+        raise FormatError(f"{name}: {str(error).strip()}; --text takes every column for text") from error
 
 
 def _decoded(schema: pa.Schema, batches: Iterator[pa.RecordBatch], n_rows: int | None) -> Rows:

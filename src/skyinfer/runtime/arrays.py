@@ -7,6 +7,7 @@ model that shares its passes two batches are: one is tokenized while the other r
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -164,7 +165,7 @@ def answer_batches(
     threads: int | None = None,
 ) -> Generator[AnswerArrays, None, None]:
     """Answers about states as they come. `CompiledQuestions.batches` has the contract."""
-    whole_number(size, "size", 1)
+    size = min(whole_number(size, "size", 1), sys.maxsize)
     checked_threads(threads)
     numbers, repeats = count(0, size), repeats_of(prepared)
     left = iter(states)
