@@ -40,15 +40,15 @@ SKY_INLINE vf v_abs(vf x) { return v_max(x, v_sub(v_set1(0.0f), x)); }
 
 SKY_INLINE vf load_first(const float *p, int n) { return n >= VL ? v_load(p) : n > 0 ? v_load_part(p, n) : v_set1(0.0f); }
 
-/* Block b of x [k], zero beyond k, times that of `factors` if there are any. */
-SKY_INLINE void load_block(const float *x, const float *factors, int k, int b, vf v[BLOCK_VECTORS])
+/* Block b of x [k], zero beyond k, times that of `factors` if there are any. `is_whole`, a constant: none of it lies beyond k. */
+SKY_INLINE void load_block(const float *x, const float *factors, const int is_whole, int k, int b, vf v[BLOCK_VECTORS])
 {
     SKY_UNROLL
     for (int i = 0; i < BLOCK_VECTORS; i++) {
-        const int at = b * BLOCK + i * VL;
-        v[i] = load_first(x + at, k - at);
+        const int at = b * BLOCK + i * VL, n = is_whole ? VL : k - at;
+        v[i] = load_first(x + at, n);
         if (factors)
-            v[i] = v_mul(v[i], load_first(factors + at, k - at));
+            v[i] = v_mul(v[i], load_first(factors + at, n));
     }
 }
 
@@ -72,113 +72,126 @@ SKY_INLINE vf largest_across(vf x[VL])
     return x[0];
 }
 
-SKY_INLINE void store_first(float *p, vf x, int n)
+/* How many of n_blocks of k go VL at a time, through transposed vectors: whole ones, as many as there are. The rest goes block by block. */
+static int in_groups(int k) { return k / BLOCK / VL * VL; }
+
+/* The largest magnitude of a block, in lanes; those of all are added to `sum`. */
+SKY_INLINE vf block_size(const float *x, const float *factors, const int is_whole, int k, int b, vf *sum)
 {
-    if (n >= VL)
-        v_store(p, x);
-    else
-        v_store_part(p, x, n);
+    vf v[BLOCK_VECTORS];
+    load_block(x, factors, is_whole, k, b, v);
+    vf size = v_abs(v[0]);
+    *sum = v_add(*sum, size);
+    SKY_UNROLL
+    for (int j = 1; j < BLOCK_VECTORS; j++) {
+        const vf other = v_abs(v[j]);
+        size = v_max(size, other);
+        *sum = v_add(*sum, other);
+    }
+    return size;
 }
 
 /* The largest magnitude of each block of x [k] goes to `sizes`, that of all to `largest`; gives the sum of all magnitudes. */
 static float block_sizes(const float *x, const float *factors, int k, float *sizes, float *largest)
 {
-    const int n_blocks = sky_int8_blocks(k);
+    const int n_blocks = sky_int8_blocks(k), n_grouped = in_groups(k);
     vf sum = v_set1(0.0f), most = sum;
-    for (int first = 0; first < n_blocks; first += VL) {
+    for (int first = 0; first < n_grouped; first += VL) {
         vf size[VL];
         SKY_UNROLL
-        for (int i = 0; i < VL; i++) {
-            vf v[BLOCK_VECTORS];
-            load_block(x, factors, k, first + i, v);
-            size[i] = v_abs(v[0]);
-            sum = v_add(sum, size[i]);
-            SKY_UNROLL
-            for (int j = 1; j < BLOCK_VECTORS; j++) {
-                const vf other = v_abs(v[j]);
-                size[i] = v_max(size[i], other);
-                sum = v_add(sum, other);
-            }
-        }
+        for (int i = 0; i < VL; i++)
+            size[i] = block_size(x, factors, 1, k, first + i, &sum);
         const vf sizes_of_blocks = largest_across(size);
         most = v_max(most, sizes_of_blocks);
-        store_first(sizes + first, sizes_of_blocks, n_blocks - first);
+        v_store(sizes + first, sizes_of_blocks);
+    }
+    for (int b = n_grouped; b < n_blocks; b++) {
+        const vf size = block_size(x, factors, 0, k, b, &sum);
+        most = v_max(most, size);
+        sizes[b] = v_hmax(size);
     }
     *largest = v_hmax(most);
     return v_sum(sum);
 }
 
 /* Block b of a row in whole numbers, `levels` for each 1. Gives the sum of each lane's. */
-SKY_INLINE vf quantize_block(const float *x, const float *factors, int k, int b, float levels, int8_t *digits)
+SKY_INLINE vf quantize_block(const float *x, const float *factors, const int is_whole, int k, int b, float levels, int8_t *digits)
 {
     vf v[BLOCK_VECTORS], sum = v_set1(0.0f);
-    load_block(x, factors, k, b, v);
+    load_block(x, factors, is_whole, k, b, v);
     SKY_UNROLL
     for (int j = 0; j < BLOCK_VECTORS; j++) {
         const vf whole = v_round(v_mul(v[j], v_set1(levels)));
-        v_store_i8(digits + j * VL, whole);
+        v_store_i8(digits + b * BLOCK + j * VL, whole);
         sum = v_add(sum, whole);
     }
     return sum;
 }
 
-/* The same with two digits: the upper byte, rounded, whose sums it gives, and what is left of it. */
-static SKY_NOINLINE vf quantize_wide_block(const float *x, const float *factors, int k, int b, float levels, int8_t *upper, int8_t *lower,
-                                           int32_t *lower_offset)
+/* The same with two digits: the upper byte, rounded, whose sums it gives, and what is left of it, as the row's n_wide-th. */
+static SKY_NOINLINE vf quantize_wide_block(const float *x, const float *factors, int k, int b, float levels, const sky_int8_row *row)
 {
+    const int lower = sky_int8_blocks(k) + *row->n_wide;
+    int8_t *digits = (int8_t *)row->digits;
     vf v[BLOCK_VECTORS], sum = v_set1(0.0f), rest = sum;
-    load_block(x, factors, k, b, v);
+    load_block(x, factors, 0, k, b, v);
     SKY_UNROLL
     for (int j = 0; j < BLOCK_VECTORS; j++) {
         const vf whole = v_round(v_mul(v[j], v_set1(levels)));
         const vf high = v_round(v_mul(v_add(whole, v_set1(0.5f)), v_set1(1.0f / 256.0f)));
         const vf low = v_fma(high, v_set1(-256.0f), whole);
-        v_store_i8(upper + j * VL, high);
-        v_store_i8(lower + j * VL, low);
+        v_store_i8(digits + b * BLOCK + j * VL, high);
+        v_store_i8(digits + lower * BLOCK + j * VL, low);
         sum = v_add(sum, high);
         rest = v_add(rest, low);
     }
-    *lower_offset = -INT8_OFFSET * (int32_t)v_sum(rest);
+    row->offsets[lower] = -INT8_OFFSET * (int32_t)v_sum(rest);
+    row->wide[(*row->n_wide)++] = (uint16_t)b;
     return sum;
+}
+
+/* One of the two, by the block's size. */
+SKY_INLINE vf quantize_either(const float *x, const float *factors, const int is_whole, int k, int b, float levels, float wide_from,
+                              const sky_int8_row *row)
+{
+    if (row->scales[b] > wide_from) /* levels of the upper digit are as many as of a single one */
+        return quantize_wide_block(x, factors, k, b, levels * (SKY_INT8_WIDE_LEVELS / SKY_INT8_LEVELS), row);
+    return quantize_block(x, factors, is_whole, k, b, levels, (int8_t *)row->digits);
 }
 
 static void quantize_row(const float *x, const float *factors, int k, char *out)
 {
-    const int n_blocks = sky_int8_blocks(k);
+    const int n_blocks = sky_int8_blocks(k), n_grouped = in_groups(k);
     const sky_int8_row row = sky_int8_row_at(out, k);
-    int8_t *digits = (int8_t *)row.digits;
     float largest;
     const float sum = block_sizes(x, factors, k, row.scales, &largest), wide_from = SKY_INT8_WIDE_FROM * sum / (float)k;
-    const int has_wide = largest > wide_from;
-    int n_wide = 0;
-    for (int first = 0; first < n_blocks; first += VL) {
-        const int count = n_blocks - first < VL ? n_blocks - first : VL;
+    *row.n_wide = 0;
+    for (int first = 0; first < n_grouped; first += VL) {
         float levels[VL];
-        const vf sizes = load_first(row.scales + first, count);
+        const vf sizes = v_load(row.scales + first);
         v_store(levels, v_div(v_set1(SKY_INT8_LEVELS), v_max(sizes, v_set1(SKY_INT8_SMALLEST))));
         vf sums[VL];
-        for (int i = 0; i < VL; i++) {
-            const int b = first + i;
-            if (i >= count) {
-                sums[i] = v_set1(0.0f);
-            } else if (has_wide && row.scales[b] > wide_from) { /* levels of the upper digit are as many as of a single one */
-                sums[i] = quantize_wide_block(x, factors, k, b, levels[i] * (SKY_INT8_WIDE_LEVELS / SKY_INT8_LEVELS), digits + b * BLOCK,
-                                              digits + (n_blocks + n_wide) * BLOCK, row.offsets + n_blocks + n_wide);
-                row.wide[n_wide++] = (uint16_t)b;
-            } else {
-                sums[i] = quantize_block(x, factors, k, b, levels[i], digits + b * BLOCK);
-            }
+        if (largest > wide_from)
+            for (int i = 0; i < VL; i++)
+                sums[i] = quantize_either(x, factors, 1, k, first + i, levels[i], wide_from, &row);
+        else {
+            SKY_UNROLL
+            for (int i = 0; i < VL; i++)
+                sums[i] = quantize_block(x, factors, 1, k, first + i, levels[i], (int8_t *)row.digits);
         }
-        store_first(row.scales + first, v_mul(sizes, v_set1(1.0f / SKY_INT8_LEVELS)), count);
+        v_store(row.scales + first, v_mul(sizes, v_set1(1.0f / SKY_INT8_LEVELS)));
 #if INT8_OFFSET
-        int32_t offsets[VL];
-        v_store_i32(offsets, v_mul(sums_across(sums), v_set1(-(float)INT8_OFFSET)));
-        memcpy(row.offsets + first, offsets, (size_t)count * sizeof *offsets);
+        v_store_i32(row.offsets + first, v_mul(sums_across(sums), v_set1(-(float)INT8_OFFSET)));
 #else
         (void)sums;
 #endif
     }
-    *row.n_wide = n_wide;
+    for (int b = n_grouped; b < n_blocks; b++) {
+        const float size = row.scales[b], levels = SKY_INT8_LEVELS / (size > SKY_INT8_SMALLEST ? size : SKY_INT8_SMALLEST);
+        const vf sums = quantize_either(x, factors, 0, k, b, levels, wide_from, &row);
+        row.scales[b] = size * (1.0f / SKY_INT8_LEVELS);
+        row.offsets[b] = INT8_OFFSET ? -INT8_OFFSET * (int32_t)v_sum(sums) : 0;
+    }
     if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
         for (int b = 0; b < n_blocks; b++)
             row.scales[b] = NAN;
@@ -190,7 +203,7 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
     int16_t *digits = (int16_t *)(void *)row.digits;
     vf sum = v_set1(0.0f), most = sum, v[BLOCK_VECTORS];
     for (int b = 0; b < sky_int8_blocks(k); b++) {
-        load_block(x, factors, k, b, v);
+        load_block(x, factors, 0, k, b, v);
         SKY_UNROLL
         for (int j = 0; j < BLOCK_VECTORS; j++) {
             sum = v_add(sum, v_abs(v[j]));
@@ -200,7 +213,7 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
     const float largest = v_hmax(most);
     const vf levels = v_set1(SKY_INT8_ROW_LEVELS / (largest > SKY_INT8_SMALLEST ? largest : SKY_INT8_SMALLEST));
     for (int b = 0; b < sky_int8_blocks(k); b++) {
-        load_block(x, factors, k, b, v);
+        load_block(x, factors, 0, k, b, v);
         SKY_UNROLL
         for (int j = 0; j < BLOCK_VECTORS; j++)
             v_store_i16(digits + b * BLOCK + j * VL, v_round(v_mul(v[j], levels)));
