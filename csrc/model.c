@@ -372,7 +372,7 @@ static SKY_NOINLINE sky_status tabulate_tokens(sky_model *m)
     const sky_norm norm = {embd, m->token_embd_norm.weight, NULL, m->params.norm_eps, embd};
     m->kernels.layer_norm(&norm);
     const sky_linear *w = &m->layers[0].attn_qkv;
-    float *scratch = sky_alloc(sky_gemm_scratch(w->k, SKY_EPILOGUE_LINEAR) * sizeof *scratch);
+    float *scratch = sky_alloc((sky_is_int8(w->type) ? sky_int8_scratch(w->k) : sky_gemm_scratch(w->k, SKY_EPILOGUE_LINEAR)) * sizeof *scratch);
     char *rows = sky_alloc(sky_is_int8(w->type) ? (size_t)n * sky_int8_row_bytes(d) : 1);
     if (scratch && rows) {
         if (sky_is_int8(w->type))

@@ -59,6 +59,8 @@ static size_t lay_out(sky_plan *plan, char *base)
     size_t product = 0;
     if (sky_model_parameters(plan->model, SKY_DTYPE_F16) + sky_model_parameters(plan->model, SKY_DTYPE_BF16) > 0)
         product = max_size(sky_gemm_scratch(d, SKY_EPILOGUE_GATED), sky_gemm_scratch(max_int(ff_cols, 4 * d), SKY_EPILOGUE_LINEAR));
+    if (p->precision == SKY_PRECISION_INT8 && plan->model->kernels.int8_format.group == 2)
+        product = max_size(product, sky_int8_scratch(max_int(d, max_int(p->d_ff, 4 * d))));
     plan->scratch_stride = (max_size(attention, product) + 15) / 16 * 16;
     plan->scratch = sky_carve(&c, plan->limits.n_threads, plan->scratch_stride);
     return c.used;

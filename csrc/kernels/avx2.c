@@ -20,6 +20,8 @@ typedef __m256i vi, vi_weight;
 
 SKY_INLINE vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 SKY_INLINE vi_weight vi_weights(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+SKY_INLINE vi_weight vi_load(const int16_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
+SKY_INLINE void vi_store(int16_t *p, vi_weight w) { _mm256_store_si256((__m256i *)(void *)p, w); }
 SKY_INLINE vi vi_dot(vi sum, vi_weight w, vi a) { return _mm256_add_epi32(sum, _mm256_madd_epi16(w, a)); }
 SKY_INLINE vf v_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
 SKY_INLINE void v_store_i16(int16_t *p, vf x)

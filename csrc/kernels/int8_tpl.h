@@ -9,6 +9,7 @@
  *   vi_dot(sum, w, a)             sum + the sum of the products of a lane's group of weights, as vi_weights reads them, and the
  *                                 group of activations that every lane of `a` holds; never saturates
  *   vi_weights(p)                 VL * INT8_GROUP bytes of a panel, on a boundary of as many bytes
+ *   vi_load(p) vi_store(p, w)     such weights as 16-bit integers, on the same boundary (groups of 2 only)
  *   v_from_int(x)                 the nearest float of each lane
  *   v_store_i32 v_store_i16 v_store_i8     VL whole numbers as integers, any alignment (i8 for groups of 4, i16 for groups of 2)
  *
@@ -230,14 +231,30 @@ static void quantize_rows(sky_matrix x, const float *factors, char *out)
 
 /* ---- the product ---- */
 
-/* sum [rows, PANEL_COLS] += a block of A's digits times a block of the panel */
-SKY_INLINE void block_dot(const int rows, const char *digits, size_t row_bytes, const char *w, const char *ahead, int ahead_bytes,
-                          vi sum[INT8_ROWS][PANEL_VECTORS])
+/* Where a group is 2, weights have to be widened to 16 bits. The first row tile of a panel leaves them so in `wide`, which stays in the
+ * L2 cache, for the others. A constant in each tile function. */
+typedef enum { AS_THEY_ARE, WIDEN, WIDENED } weight_reading;
+
+/* sum [rows, PANEL_COLS] += a block of A's digits times a block of the panel, which `wide` is of 16-bit weights */
+SKY_INLINE void block_dot(const int rows, const weight_reading reading, const char *digits, size_t row_bytes, const char *w, int16_t *wide,
+                          const char *ahead, int ahead_bytes, vi sum[INT8_ROWS][PANEL_VECTORS])
 {
+    (void)wide; /* of groups of 2 only, as the next */
+    (void)reading;
     SKY_UNROLL
     for (int p = 0; p < BLOCK / INT8_GROUP; p++) {
         SKY_PREFETCH_L2(ahead + p * ahead_bytes);
+#if INT8_GROUP == 4
         const vi_weight w0 = vi_weights(w + p * GROUP_BYTES), w1 = vi_weights(w + p * GROUP_BYTES + GROUP_BYTES / 2);
+#else
+        int16_t *wide0 = wide + p * GROUP_BYTES, *wide1 = wide0 + GROUP_BYTES / 2;
+        const vi_weight w0 = reading == WIDENED ? vi_load(wide0) : vi_weights(w + p * GROUP_BYTES);
+        const vi_weight w1 = reading == WIDENED ? vi_load(wide1) : vi_weights(w + p * GROUP_BYTES + GROUP_BYTES / 2);
+        if (reading == WIDEN) {
+            vi_store(wide0, w0);
+            vi_store(wide1, w1);
+        }
+#endif
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
             int32_t group;
@@ -269,7 +286,7 @@ static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, in
         const char *block = w + (size_t)b * block_bytes;
         vi sum[INT8_ROWS][PANEL_VECTORS];
         sum[0][0] = sum[0][1] = vi_set1(INT8_OFFSET ? a->offsets[n_blocks + i] : 0);
-        block_dot(1, a->digits + (n_blocks + i) * A_PLANE_BYTES, 0, block, block, 0, sum);
+        block_dot(1, AS_THEY_ARE, a->digits + (n_blocks + i) * A_PLANE_BYTES, 0, block, NULL, block, 0, sum);
         const vf scale = v_set1(a->scales[b] * (1.0f / 256.0f));
         vf w0, w1;
         block_scales(by_rows, block, &w0, &w1);
@@ -287,13 +304,14 @@ static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, in
 
 /* `ahead`: what to fetch while the tile runs, ahead_bytes on with every step of a group. `by_rows`, a constant: whether weights have a
  * scale for each row. */
-SKY_INLINE void int8_tile(const int rows, const int by_rows, const sky_gemm *g, int row, int panel, const char *w, const char *ahead,
-                          int ahead_bytes)
+SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_reading reading, const sky_gemm *g, int row, int panel,
+                          const char *w, const char *ahead, int ahead_bytes)
 {
     const int k = g->a.cols, n_blocks = sky_int8_blocks(k);
     const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_BYTES : BLOCK_BYTES + 2 * PANEL_COLS;
     const sky_int8_row a = sky_int8_row_at((char *)g->a_int8 + (size_t)row * row_bytes, k); /* row i of the tile: i * row_bytes on */
     const char *block = w;
+    int16_t *wide = (int16_t *)(void *)g->scratch;
 #define OF_ROW(pointer, i) ((const void *)((const char *)(pointer) + (size_t)(i) * row_bytes))
     vf acc[TILE_ROWS][PANEL_VECTORS];
     SKY_UNROLL
@@ -307,7 +325,7 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const sky_gemm *g, 
         for (int i = 0; i < rows; i++)
             sum[i][0] = sum[i][1] = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[first] : 0);
         for (; b < end; b++) {
-            block_dot(rows, a.digits + b * A_PLANE_BYTES, row_bytes, block, ahead, ahead_bytes, sum);
+            block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide + (ptrdiff_t)b * BLOCK_BYTES, ahead, ahead_bytes, sum);
             block_scales(by_rows, block, &w0, &w1);
             block += block_bytes;
             ahead += BLOCK / INT8_GROUP * ahead_bytes;
@@ -366,10 +384,16 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const sky_gemm *g, 
 }
 
 typedef void int8_tile_fn(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes);
-#define INT8_TILE(R, NAME, BY_ROWS) \
+#define INT8_TILE(R, NAME, BY_ROWS, READING) \
     static SKY_NOINLINE void NAME##_tile_##R(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes) \
-    { int8_tile(R, BY_ROWS, g, row, panel, w, ahead, ahead_bytes); }
-#define INT8_TILES(R) INT8_TILE(R, int8, 0) INT8_TILE(R, int8_rows, 1)
+    { int8_tile(R, BY_ROWS, READING, g, row, panel, w, ahead, ahead_bytes); }
+#if INT8_GROUP == 4
+#define INT8_TILES(R) INT8_TILE(R, int8, 0, AS_THEY_ARE) INT8_TILE(R, int8_rows, 1, AS_THEY_ARE)
+#else
+#define INT8_TILES(R) \
+    INT8_TILE(R, int8, 0, WIDEN) INT8_TILE(R, int8_rows, 1, WIDEN) \
+    INT8_TILE(R, int8_wide, 0, WIDENED) INT8_TILE(R, int8_rows_wide, 1, WIDENED)
+#endif
 INT8_TILES(1) INT8_TILES(2) INT8_TILES(3)
 #if INT8_ROWS > 3
 INT8_TILES(4) INT8_TILES(5) INT8_TILES(6)
@@ -378,12 +402,18 @@ INT8_TILES(4) INT8_TILES(5) INT8_TILES(6)
 #define INT8_HEIGHTS(NAME) {NULL, NAME##_1, NAME##_2, NAME##_3}
 #endif
 
-static int8_tile_fn *const int8_tiles[INT8_ROWS + 1] = INT8_HEIGHTS(int8_tile);
-static int8_tile_fn *const int8_rows_tiles[INT8_ROWS + 1] = INT8_HEIGHTS(int8_rows_tile);
+/* By whether weights have a scale for each row, and by the tile's height: of a panel's first rows, and of the others. */
+static int8_tile_fn *const first_tiles[2][INT8_ROWS + 1] = {INT8_HEIGHTS(int8_tile), INT8_HEIGHTS(int8_rows_tile)};
+#if INT8_GROUP == 4
+#define other_tiles first_tiles
+#else
+static int8_tile_fn *const other_tiles[2][INT8_ROWS + 1] = {INT8_HEIGHTS(int8_wide_tile), INT8_HEIGHTS(int8_rows_wide_tile)};
+#endif
 
 /* Rows of A go in blocks that stay in the L2 cache beside a panel. */
-static void multiply_int8(const sky_gemm *g, size_t panel_bytes, int8_tile_fn *const *tiles, int panel_begin, int panel_end)
+static void multiply_int8(const sky_gemm *g, int by_rows, int panel_begin, int panel_end)
 {
+    const size_t panel_bytes = sky_int8_panel_bytes(by_rows ? SKY_WEIGHT_INT8_ROWS : SKY_WEIGHT_INT8, g->a.cols, PANEL_COLS);
     const int k = g->a.cols, fitting = INT8_A_BLOCK_BYTES / k / INT8_ROWS * INT8_ROWS;
     const int block = fitting > INT8_ROWS ? fitting : INT8_ROWS;
     for (int first = 0; first < g->a.rows; first += block) {
@@ -394,6 +424,7 @@ static void multiply_int8(const sky_gemm *g, size_t panel_bytes, int8_tile_fn *c
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
             for (int row = first; row < last; row += INT8_ROWS) {
+                int8_tile_fn *const *tiles = (row == first ? first_tiles : other_tiles)[by_rows];
                 tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, ahead_bytes);
                 ahead += (size_t)k / INT8_GROUP * ahead_bytes;
             }
@@ -401,15 +432,9 @@ static void multiply_int8(const sky_gemm *g, size_t panel_bytes, int8_tile_fn *c
     }
 }
 
-static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end)
-{
-    multiply_int8(g, sky_int8_panel_bytes(SKY_WEIGHT_INT8, g->a.cols, PANEL_COLS), int8_tiles, panel_begin, panel_end);
-}
+static void gemm_int8(const sky_gemm *g, int panel_begin, int panel_end) { multiply_int8(g, 0, panel_begin, panel_end); }
 
-static void gemm_int8_rows(const sky_gemm *g, int panel_begin, int panel_end)
-{
-    multiply_int8(g, sky_int8_panel_bytes(SKY_WEIGHT_INT8_ROWS, g->a.cols, PANEL_COLS), int8_rows_tiles, panel_begin, panel_end);
-}
+static void gemm_int8_rows(const sky_gemm *g, int panel_begin, int panel_end) { multiply_int8(g, 1, panel_begin, panel_end); }
 
 static void fill_int8(sky_kernels *table)
 {

@@ -122,7 +122,7 @@ typedef enum {
  * Gated panels hold panel_cols/2 up rows, then the panel_cols/2 gate rows of the same indices; n is then 2 * d_ff and c is
  * [m, d_ff]; bias and residual must be NULL.
  * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. scratch: sky_gemm_scratch floats of the
- * calling thread, 64-byte aligned; unused with F32. */
+ * calling thread, or of 8-bit weights sky_int8_scratch, 64-byte aligned; unused with F32. */
 typedef struct {
     sky_matrix a;
     const void *panels; /* of the kernel's weight type */
@@ -142,6 +142,9 @@ static inline size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
     enum { LONGEST_PART = SKY_MAX_K_PART + SKY_ALIGN / (int)sizeof(float) - 1 };
     return (size_t)(epilogue == SKY_EPILOGUE_LINEAR && k > LONGEST_PART ? LONGEST_PART : k) * SKY_MAX_PANEL_COLS;
 }
+
+/* The same of a product of 8-bit weights: a panel in 16 bits. */
+static inline size_t sky_int8_scratch(int k) { return (size_t)sky_int8_blocks(k) * SKY_INT8_BLOCK * SKY_MAX_PANEL_COLS / 2; }
 
 /* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias for each row of x [n, d]; biased variance, in two passes.
  * weight [d]; bias [d] or NULL. y [n, d] may be x. */

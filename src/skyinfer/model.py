@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ISA_VARIABLE = "SKYINFER_ISA"
 
 # Holds the tables of small models. A much larger one would be read from memory for every token, for little. With 8-bit
-# weights a table would be larger than all of them.
-TOKEN_TABLE_BYTES = {EXACT: 16 << 20, INT8: 0}
+# weights a table would soon be larger than all of them: only the smallest models have one, which are chosen for speed.
+TOKEN_TABLE_BYTES = {EXACT: 16 << 20, INT8: 1 << 19}
 
 
 def load(

@@ -59,9 +59,11 @@ static void check_gemm(const sky_kernels *tested, sky_weight_type source)
             linear.factors = malloc((size_t)k * sizeof *linear.factors);
             expect(sky_pack(tested, &linear, source, source == SKY_WEIGHT_F16 ? (void *)halves : w, 0), isa, "sky_pack", k);
             char *rows = sky_alloc((size_t)m * sky_int8_row_bytes(k));
+            float *scratch = sky_alloc(sky_int8_scratch(k) * sizeof *scratch);
             const sky_matrix x = {a, stride, m, k};
             tested->quantize_rows(x, linear.has_factors ? linear.factors : NULL, rows);
-            const sky_gemm g = {.a = x, .panels = linear.panels, .c = {c, n, m, n}, .a_int8 = rows};
+            const sky_gemm g = {.a = x, .panels = linear.panels, .c = {c, n, m, n}, .a_int8 = rows,
+                                .scratch = scratch};
             tested->gemm[SKY_WEIGHT_INT8_ROWS](&g, 0, n_panels);
             for (int j = 0; j < k && linear.has_factors; j++) { /* what was rounded */
                 for (int i = 0; i < m; i++)
@@ -77,7 +79,7 @@ static void check_gemm(const sky_kernels *tested, sky_weight_type source)
                     const double want = rounded_dot(a + (size_t)i * stride, w + (size_t)j * k, k, tested->int8_format.group == 4, &off);
                     expect(fabs(c[i * n + j] - want) <= off, isa, "8-bit product, in bounds", fabs(c[i * n + j] - want) / off);
                 }
-            sky_release(linear.panels), sky_release(rows);
+            sky_release(linear.panels), sky_release(rows), sky_release(scratch);
             free(linear.factors), free(w), free(a), free(c), free(halves);
         }
     printf("ok      %-9s 8-bit gemm of %s\n", isa, source == SKY_WEIGHT_F32 ? "f32" : "f16");

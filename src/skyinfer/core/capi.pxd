@@ -211,6 +211,7 @@ cdef extern from "kernels/kernels.h" nogil:
         const char *a_int8
 
     size_t sky_gemm_scratch(int k, sky_epilogue epilogue)
+    size_t sky_int8_scratch(int k)
 
     ctypedef struct sky_norm:
         sky_matrix x

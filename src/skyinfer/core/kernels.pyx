@@ -141,7 +141,8 @@ cdef class Kernels:
         cdef size_t row_floats = sky_int8_row_bytes(g.a.cols) // sizeof(float) if int8 else 0
         cdef void *row_memory = _scratch(row_floats * g.a.rows, &rows)
         g.a_int8 = <const char *>rows
-        cdef void *scratch = _scratch(sky_gemm_scratch(g.a.cols, g.epilogue) if w.linear.type and not int8 else 0, &g.scratch)
+        cdef size_t widened = sky_int8_scratch(g.a.cols) if int8 else sky_gemm_scratch(g.a.cols, g.epilogue)
+        cdef void *scratch = _scratch(widened if w.linear.type else 0, &g.scratch)
         with nogil:
             if int8:
                 self.table.quantize_rows(g.a, w.linear.factors if w.linear.has_factors else NULL, <char *>rows)
