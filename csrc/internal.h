@@ -257,7 +257,7 @@ static inline size_t sky_row_bytes(sky_weight_type type, int64_t k)
 /* Bytes from one panel of w to the next, as its type asks for. */
 size_t sky_panel_bytes(const sky_kernels *kernels, const sky_linear *w);
 
-/* data [.., k]: w takes its n rows from first_row on. They are of w's type, or w's is F32. 0 where a value is NaN or infinite. */
+/* data [.., k]: w takes its n rows from first_row on. They are of w's type, or w's is F32 or INT8_ROWS. 0 where a value is NaN or infinite. */
 int sky_pack(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
 
 /* The row of w that stands in column `col` of panel `panel`, or -1 for padding. */
@@ -265,7 +265,7 @@ int sky_panel_row(const sky_linear *w, int panel_cols, int panel, int col);
 
 /* ---- 8-bit weights (pack_int8.c) ---- */
 
-/* sky_pack into w of INT8 from that, or of INT8_ROWS from any type; also 0 where there is no memory. */
+/* sky_pack into w of INT8 from that, or of INT8_ROWS from any type. */
 int sky_pack_int8(const sky_kernels *kernels, sky_linear *w, sky_weight_type type, const void *data, int first_row);
 
 /* out = n numbers of another type, a multiple of 32, as Q8_0. 0 where one is NaN or infinite, or too large for a scale in half precision. */

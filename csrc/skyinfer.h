@@ -61,8 +61,9 @@ typedef enum { SKY_OPTIONS_SEQUENTIAL = 0, SKY_OPTIONS_PARALLEL, SKY_N_OPTION_LA
 
 typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16, SKY_DTYPE_Q8_0 } sky_dtype;
 
-/* Exact: the numbers of the file, and sums in float. 8 bits: the matrices of layers and blocks in blocks of 32 whole numbers with a scale
- * each, as GGUF's Q8_0, and activations rounded so for each token by itself (csrc/README.md); all else is as in the exact one. */
+/* Exact: the numbers of the file, and sums in float. 8 bits: the matrices of layers and blocks as whole numbers of 8 bits, with a scale
+ * for each 32 where they are set in Q8_0 and else one for each row, and activations rounded for each token by itself (csrc/README.md); all
+ * else is as in the exact one. */
 typedef enum { SKY_PRECISION_EXACT = 0, SKY_PRECISION_INT8, SKY_N_PRECISIONS } sky_precision;
 
 /* ---- instruction sets ------------------------------------------------------------------------------------------ */
@@ -146,7 +147,7 @@ void sky_model_error(const sky_model *model, char *text, size_t n_bytes);
 const char *sky_model_isa(const sky_model *model); /* "" where creation failed before it was chosen */
 size_t sky_model_bytes(const sky_model *model);    /* packed weights and tables */
 
-/* Parameters of products and embedding that the model keeps in memory as numbers of this type. */
+/* Parameters of products and embedding that the model keeps in memory as numbers of this type; Q8_0: of 8 bits, whatever their scales. */
 int64_t sky_model_parameters(const sky_model *model, sky_dtype dtype);
 void sky_model_free(sky_model *model);             /* after its plans; NULL is fine */
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import filecmp
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -283,3 +285,19 @@ def test_a_copy_of_a_directory_on_a_full_disk_says_so(limit: int, tmp_path: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(out))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such files")
+def test_what_of_a_directory_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    source, out = shutil.copytree(PAINTED, tmp_path / "model"), tmp_path / "copy"
+    odd = source / "notes"
+    odd.symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError) as caught:
+        ModelCopy(source, out).write({"choice": 2.0})
+    assert caught.value.filename == str(odd)
+    odd.unlink()
+    os.mkfifo(odd)
+    with pytest.raises(OSError, match=f"{odd}. is a named pipe") as caught:
+        ModelCopy(source, out).write({"choice": 2.0})
+    assert caught.value.filename == str(out)
+    assert list(tmp_path.iterdir()) == [source]

@@ -45,7 +45,7 @@ QUESTIONS: dict[str, Any] = {
     "a": {"type": "choice", "instructions": "i", "criteria": ["x", "y"]},
     "b": {"type": "noul", "instructions": "i"},
 }
-# 24 sequences that are full, and so three passes of 2048 tokens
+# 24 sequences that are full, and so twelve passes of 512 tokens
 MANY = {f"q{i}": question(i, 2 + i % 5) for i in range(24)}
 
 
@@ -70,7 +70,7 @@ def model(checkpoint: Path) -> skyinfer.Model:
 
 def test_a_request_of_several_passes_is_its_questions_one_at_a_time(model: skyinfer.Model) -> None:
     sizes = [len(sequence.ids) for sequence in model.encode(STATE, MANY).values()]
-    assert sum(sizes) == 24 * 256 > 2 * 2048
+    assert sum(sizes) == 24 * 256 == 12 * 512
     answers, logits = model.decide(STATE, MANY)["answers"], model.logits(STATE, MANY)
     for key, asked in MANY.items():
         assert answers[key] == model.decide(STATE, {key: asked})["answers"][key]

@@ -167,7 +167,8 @@ def test_the_package_as_npm_publishes_it(tmp_path: Path) -> None:
     need("npm")
     pack = ["npm", "pack", "--silent", "--pack-destination", str(tmp_path)]
     subprocess.run(pack, cwd=WEB, check=True, capture_output=True, text=True)
-    with tarfile.open(tmp_path / "skyinfer-0.1.0.tgz") as package:
+    (packed,) = tmp_path.glob("skyinfer-*.tgz")
+    with tarfile.open(packed) as package:
         package.extractall(tmp_path, filter="data")
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "package").rename(tmp_path / "node_modules" / "skyinfer")

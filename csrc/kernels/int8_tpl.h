@@ -13,8 +13,8 @@
  *   v_from_int(x)                 the nearest float of each lane
  *   v_store_i32 v_store_i16 v_store_i8     VL whole numbers as integers, any alignment (i8 for groups of 4, i16 for groups of 2)
  *
- * Integer sums are exact, so their order is free; what is summed in float goes block by block, with one rounding for each, and the
- * same order in every instruction set.
+ * Integer sums are exact, so their order is free. Float sums go in ascending k, one term for all of k that shares its scales, with one
+ * rounding for each, and lower digits last: the same order in every instruction set that takes activations of as many bits.
  */
 #ifndef SKY_INT8_TPL_H
 #define SKY_INT8_TPL_H

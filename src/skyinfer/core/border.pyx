@@ -232,7 +232,7 @@ cdef class CoreModel:
     def parameters(self) -> dict[str, int]:
         """How many parameters of products and embedding are numbers of each type in memory; types that none is of left out.
 
-        Blocks of 8-bit numbers are "int8", also those of the embedding of a Q8_0 file.
+        Numbers of 8 bits are "int8", whatever their scales, also those of the embedding of a Q8_0 file.
         """
         counts = {name.replace("q8_0", "int8"): sky_model_parameters(self.handle, dtype) for name, dtype in DTYPES.items()}
         return {name: count for name, count in counts.items() if count}

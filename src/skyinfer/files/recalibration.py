@@ -79,7 +79,8 @@ class ModelCopy:
             with contextlib.suppress(OSError):
                 shutil.rmtree(part, ignore_errors=True)
             if isinstance(error, _CopyFault):
-                raise OSError(error.cause.errno, error.cause.strerror, str(self.path)) from error
+                with faults_named(error.unreadable or self.path):
+                    raise error.cause from None
             raise
 
     def _left_out(self, directory: str, names: list[str]) -> set[str]:
@@ -87,9 +88,10 @@ class ModelCopy:
 
 
 class _CopyFault(Exception):
-    def __init__(self, cause: OSError) -> None:
+    def __init__(self, cause: OSError, unreadable: str | None) -> None:
+        """`unreadable`: the source, where that is at fault."""
         super().__init__(cause)
-        self.cause = cause
+        self.cause, self.unreadable = cause, unreadable
 
 
 def _copied(source: str, target: str) -> None:
@@ -97,7 +99,9 @@ def _copied(source: str, target: str) -> None:
     try:
         shutil.copy2(source, target)
     except OSError as error:
-        raise _CopyFault(error) from error
+        # a fault while bytes go from one to the other has both names
+        is_unreadable = error.filename == source and error.filename2 is None
+        raise _CopyFault(error, source if is_unreadable else None) from error
 
 
 def _with_temperatures(text: str, temperatures: Mapping[str, float], path: Path) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 16 << 20
 # A key, its place in a dict and in a list; of a key longer than that a digest, which no two texts have in common.
 _KEY_BYTES, _LONGEST_KEY = 256, 128
-# Of this many states in a row one at least has to have been there before, or all is given up.
+# Of so many different states that follow each other this share has to have been there before, or all is given up.
 _TRIED, _LEAST_SHARE = 1 << 14, 1 / 128
 
 Columns = Sequence["NDArray[np.generic]"]
