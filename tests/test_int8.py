@@ -163,16 +163,18 @@ def test_s1_pico_is_near_its_exact_answers() -> None:
     assert worst <= 0.02
 
 
+CONSTANTS: dict[str, Any] = {
+    "n_heads": 1, "n_decision_heads": 1, "window": 4, "max_positions": 16, "norm_eps": 1e-5,
+    "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("precision", border.PRECISIONS)
 @pytest.mark.parametrize("d_model", [16, 48])
 def test_rows_that_are_no_whole_blocks_cannot_be_q8_0(precision: str, d_model: int) -> None:
     """Neither of a new model, nor of a tensor that is set; such an embedding would be gathered from outside of it."""
     sizes = {"d_model": d_model, "d_ff": 32, "n_vocab": 5, "n_layers": 1, "n_decision_blocks": 1}
-    rest: dict[str, Any] = {
-        "n_heads": 1, "n_decision_heads": 1, "window": 4, "max_positions": 16, "norm_eps": 1e-5,
-        "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
-        "precision": precision,
-    }  # fmt: skip
+    rest = CONSTANTS | {"precision": precision}
     for name in ("token_embd.weight", "blk.0.attn_output.weight"):
         with pytest.raises(ValueError, match=f"{name}: rows of {d_model} are no blocks of Q8_0"):
             border.CoreModel(**sizes, **rest, dtypes={name: "q8_0"})
@@ -180,6 +182,27 @@ def test_rows_that_are_no_whole_blocks_cannot_be_q8_0(precision: str, d_model: i
     with pytest.raises(ValueError, match=r"expected .* got"):  # bytes of 32 numbers
         core.set("blk.0.attn_output.weight", np.zeros((d_model, 34), np.uint8), "q8_0")
     core.set("blk.0.ffn_down.weight", np.zeros((d_model, 34), np.uint8), "q8_0")
+
+
+@pytest.mark.parametrize("precision", border.PRECISIONS)
+@pytest.mark.parametrize("kept", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("given", ["f32", "f16", "q8_0"])
+def test_a_matrix_is_set_in_the_type_that_it_is_kept_in(precision: str, kept: str, given: str) -> None:
+    """Numbers become floats, or 8 bits by rows, from any type; what is kept as a file has it is of that type alone."""
+    sizes = {"d_model": 64, "d_ff": 64, "n_vocab": 5, "n_layers": 1, "n_decision_blocks": 0}
+    name = "blk.0.attn_output.weight"
+    core = border.CoreModel(**sizes, **CONSTANTS, precision=precision, dtypes={name: kept})
+    matrix = {
+        "f32": np.ones((64, 64), np.float32),
+        "f16": np.ones((64, 64), np.float16),
+        "q8_0": np.zeros((64, 68), np.uint8),
+    }[given]
+    takes_any = kept == "f32" or (precision, kept) in (("int8", "f16"), ("exact", "q8_0"))
+    if given == kept or takes_any:
+        core.set(name, matrix, given)
+    else:
+        with pytest.raises(ValueError, match="not of the data type that the model was created for"):
+            core.set(name, matrix, given)
 
 
 def test_what_runs_is_said(painted: Path) -> None:
@@ -209,13 +232,9 @@ def test_a_large_embedding_has_8_bits() -> None:
     """One of more than 32 MB; the core is asked alone, because painting a model of that size takes long."""
     rng = np.random.default_rng(0)
     sizes = {"d_model": 64, "d_ff": 32, "n_vocab": 300_000, "n_layers": 1, "n_decision_blocks": 0}
-    constants: dict[str, Any] = {
-        "n_heads": 1, "n_decision_heads": 1, "window": 8, "max_positions": 16, "norm_eps": 1e-5,
-        "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
-    }  # fmt: skip
     kept = {}
     for precision in border.PRECISIONS:
-        core = border.CoreModel(**sizes, **constants, precision=precision, dtypes={"token_embd.weight": "f16"})
+        core = border.CoreModel(**sizes, **CONSTANTS, precision=precision, dtypes={"token_embd.weight": "f16"})
         for name, shape in border.tensor_shapes(**sizes).items():
             dtype = "f16" if name == "token_embd.weight" else "f32"
             values = rng.standard_normal(shape, np.float32)

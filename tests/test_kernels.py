@@ -338,16 +338,18 @@ def test_gemm_shows_nan(isa: str, epilogue: str) -> None:
     assert np.isfinite(np.delete(out, 2, 0)).all()
 
 
-@pytest.mark.parametrize("k", [77, 2100])
-def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int) -> None:
+@pytest.mark.parametrize(("k", "int8"), [(77, False), (2100, False), (77, True)])
+@pytest.mark.parametrize("epilogue", ["linear", "gelu", "geglu", "swiglu"])
+def test_rows_have_the_same_bits_wherever_they_stand(isa: str, k: int, int8: bool, epilogue: str) -> None:
+    """In tiles of all heights, of which whole ones may finish an activation by code of their own."""
     rng = np.random.default_rng(7)
-    kernels = Kernels(isa)
-    a, packed = normal(rng, 41, k), PackedMatrix(isa, normal(rng, 50, k))
+    kernels, gated = Kernels(isa), epilogue in ("geglu", "swiglu")
+    a, packed = normal(rng, 41, k), PackedMatrix(isa, normal(rng, 100 if gated else 50, k), gated, int8=int8)
     together = np.empty((41, 50), np.float32)
-    kernels.gemm(a, packed, together)
+    kernels.gemm(a, packed, together, epilogue=epilogue)
     for i in range(41):
         alone = np.empty((1, 50), np.float32)
-        kernels.gemm(a[i : i + 1], packed, alone)
+        kernels.gemm(a[i : i + 1], packed, alone, epilogue=epilogue)
         np.testing.assert_array_equal(alone[0], together[i])
 
 

@@ -119,6 +119,17 @@ def test_nothing_saturates_at_the_ends(isa: str, weight: int, sign: int, wide: b
     np.testing.assert_allclose(out, np.broadcast_to(exact[:, None], out.shape), rtol=1e-6)
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("k", [1023, 1024, 2080])
+def test_sums_of_whole_rows_do_not_overflow(isa: str, sign: int, k: int) -> None:
+    """All weights and activations are the largest of their rows, so 1024 products take 31 bits where those have 16."""
+    m, n = 13, 67
+    a, w = np.full((m, k), 3, np.float32), np.full((n, k), sign * 0.5, np.float32)
+    out = np.empty((m, n), np.float32)
+    Kernels(isa).gemm(a, PackedMatrix(isa, w, int8=True), out)
+    np.testing.assert_allclose(out, sign * 1.5 * k, rtol=1e-5)
+
+
 def test_alternating_ends_cancel_exactly(isa: str) -> None:
     """Pairs and fours of the largest products of both signs: an intermediate sum that saturates would leave a rest."""
     k = 64
