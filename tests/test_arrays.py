@@ -160,6 +160,8 @@ def test_what_arrays_take(model: skyinfer.Model) -> None:
     for other in ([[0.0]], 5, "text"):
         with pytest.raises(TypeError, match=r"out: expected contiguous float32 \[7, 12\], got (list|int|str)"):
             compiled.arrays(STATES, out=other)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_error"):
+        compiled.batches(STATES, 2, on_error="ignore")  # type: ignore[arg-type]
     for size in (1.5, "3", None, True, 0, -1):
         with pytest.raises(ValueError, match="size: expected a whole number, 1 or more, got"):
             compiled.batches(STATES, size)  # type: ignore[arg-type]

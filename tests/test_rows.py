@@ -139,6 +139,26 @@ def test_threads_that_no_call_takes(model: skyinfer.Model, threads: Any) -> None
     assert answer_rows(model, QUESTIONS, table, threads=256).read_all().num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"on_error": "ignore"}, ValueError, "on_error: expected 'raise' or 'keep', got 'ignore'"),
+        ({"on_error": None}, ValueError, "on_error: expected"),
+        ({"probabilities": "rows"}, ValueError, "probabilities: expected 'list' or 'columns'"),
+        ({"prefix": 5}, TypeError, "the prefix: expected text, got int"),
+        ({"prefix": b"x"}, TypeError, "the prefix: expected text, got bytes"),
+        ({"state": 5}, TypeError, "state: expected a column's name or a list of names, got int"),
+        ({"state": b"note"}, TypeError, "state: expected a column's name or a list of names, got bytes"),
+        ({"state": ["note", 5]}, TypeError, "the state's column: expected text, got int"),
+    ],
+)
+def test_options_that_mean_nothing(
+    model: skyinfer.Model, table: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        answer_rows(model, QUESTIONS, table, **{"state": "note", **options})
+
+
 def test_columns_that_cannot_be_used_are_refused(model: skyinfer.Model, table: Any) -> None:
     blob = table.append_column("blob", pa.array([b"x"] * N)).append_column("action_confidence", table["id"])
     for state, message in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -28,8 +28,15 @@ class ColumnError(SkyinferError, ValueError):
     """A table's columns cannot be used as asked. The message names the column and says what to do."""
 
 
-def check_name(name: str, what: str) -> None:
-    """Refuses what no column can be called, since a name is UTF-8."""
+def check_name(name: Any, what: str) -> None:
+    """Refuses what no column can be called, since a name is UTF-8.
+
+    Raises:
+        ColumnError: it is not.
+        TypeError: it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: expected text, got {type(name).__name__}")
     if (bad := lone_surrogate(name)) is not None:
         raise ColumnError(f"{what}, {name!r}, holds the lone surrogate {bad}, which is not text")
 
@@ -69,6 +76,8 @@ class StateColumns:
         Raises:
             ColumnError: there is no such column, or two of the name, or its type cannot be a state's.
         """
+        if not (state is None or isinstance(state, (str, Iterable))) or isinstance(state, bytes):
+            raise TypeError(f"state: expected a column's name or a list of names, got {type(state).__name__}")
         self._is_one = state is None or isinstance(state, str)
         self.names = ("state",) if state is None else (state,) if isinstance(state, str) else tuple(state)
         self._parse_json = parse_json

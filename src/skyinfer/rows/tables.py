@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from ..compiled import CompiledQuestions, prepared_questions
 from ..errors import RequestError
 from ..model import Model
-from ..runtime.arrays import AnswerArrays, OnError, answer_arrays, batches_at_once, in_order, repeats_of
+from ..runtime.arrays import (
+    AnswerArrays,
+    OnError,
+    answer_arrays,
+    batches_at_once,
+    checked_on_error,
+    in_order,
+    repeats_of,
+)
 from ..runtime.cpus import checked_threads
 from ..runtime.thresholds import Thresholds, thresholds_of
 from ..schema import MinConfidence, Question, Questions, parse_questions
@@ -60,8 +68,8 @@ def answer_rows(
         ColumnError: a column is missing, of a type that no state can hold, or of a name that an answer's has.
         RequestError: a question is faulty; or, when its batch is read, a row, which the path names: ("rows", number),
             counted from 0.
-        TypeError: `source` is of another type.
-        ValueError: `threads` is no number from 1 to 256.
+        TypeError: `source`, `state` or `prefix` is of another type.
+        ValueError: `threads` is no number from 1 to 256, or `on_error` or `probabilities` none of its words.
     """
     schema, batches = _opened(source)
     return answered(
@@ -95,6 +103,7 @@ def answered(
     prepared = prepared_questions(model.engine, questions)
     repeats = repeats_of(prepared)
     checked_threads(threads)
+    checked_on_error(on_error)
     parsed = parse_questions(questions)
     columns = AnswerColumns(
         parsed, prefix=prefix, probabilities=probabilities, with_abstained=thresholds is not None,

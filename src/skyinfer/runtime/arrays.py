@@ -101,8 +101,7 @@ def answer_arrays(
     first: the number of the first state in errors that are raised.
     repeats: of calls with the same questions and temperatures, what `repeats_of` gives; by default of this call alone.
     """
-    if on_error not in ("raise", "keep"):
-        raise ValueError(f"on_error: expected 'raise' or 'keep', got {on_error!r}")
+    checked_on_error(on_error)
     n, shape = len(states), (len(states), prepared.n_options)
     checked_threads(threads)
     out = np.empty(shape, np.float32) if out is None else checked_out(out, shape)
@@ -133,6 +132,16 @@ def answer_arrays(
     finally:
         stopped.set()
     return replace(arrays, errors=errors)
+
+
+def checked_on_error(on_error: Any) -> None:
+    """Refuses what says nothing about faulty states.
+
+    Raises:
+        ValueError: it is neither "raise" nor "keep".
+    """
+    if on_error not in ("raise", "keep"):
+        raise ValueError(f"on_error: expected 'raise' or 'keep', got {on_error!r}")
 
 
 def checked_out(out: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -167,6 +176,7 @@ def answer_batches(
     """Answers about states as they come. `CompiledQuestions.batches` has the contract."""
     size = min(whole_number(size, "size", 1), sys.maxsize)
     checked_threads(threads)
+    checked_on_error(on_error)
     numbers, repeats = count(0, size), repeats_of(prepared)
     left = iter(states)
 
