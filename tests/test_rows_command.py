@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Terminal, process
+from commands import Run, Terminal, process
 from test_compiled import QUESTIONS
 
 import skyinfer
@@ -246,3 +246,10 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
         "skyinfer: 600 rows of 10000, 10 rows/s, 16 min left",
         "skyinfer: 1200 rows of 10000, 10 rows/s, 15 min left",
     ]
+
+
+def test_an_empty_file_of_questions_is_told_from_a_request(run: Run, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.json"
+    questions.write_text("\n", "utf-8")
+    fault = run("rows", tmp_path / "rows.jsonl", "-q", questions, "-o", tmp_path / "out.jsonl").fault()
+    assert fault == f"{questions}: is empty; questions are a JSON object of id -> question"

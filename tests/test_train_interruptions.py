@@ -217,9 +217,18 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         train_rows(ROWS[:1], tmp_path / "model")
     with pytest.raises(RowsError, match="options fit"):
         train_rows(ROWS, tmp_path / "model", **(QUICK | {"max_len": 16, "head_max_len": 16}))
-    monkeypatch.setattr(fitting, "cross_entropy", lambda logits, _: logits.sum() * torch.inf)
-    with pytest.raises(FloatingPointError, match="try a lower learning rate"):
+    factor = torch.inf
+    monkeypatch.setattr(fitting, "cross_entropy", lambda logits, _: logits.clamp(-1).sum() * factor)
+    with pytest.raises(FloatingPointError, match="at step 1; the model that training starts from cannot be learned"):
         train_rows(ROWS, tmp_path / "model", **QUICK)
+
+    def diverge() -> None:
+        nonlocal factor
+        factor = torch.inf
+
+    factor = 0.0
+    with pytest.raises(FloatingPointError, match="at step 3; try a lower learning rate than"):
+        train_rows(ROWS, tmp_path / "model", **QUICK, progress=stopping_at(2, diverge))
     assert list(tmp_path.iterdir()) == []
 
 

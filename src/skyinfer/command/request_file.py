@@ -11,11 +11,12 @@ from ..files.paths import byte_order_mark, checked_path
 from ..files.streams import read_all
 
 
-def read_request(path: str) -> Any:
+def read_request(path: str, expected: str = "a request is a JSON object with state and questions") -> Any:
     """A JSON document, as Python's json module reads it: of a repeated key the last one counts, and NaN is a number.
 
     Args:
         path: of a file, or "-" for standard input.
+        expected: what is said to belong there where it is empty.
 
     Raises:
         RequestError: not JSON in UTF-8.
@@ -33,7 +34,7 @@ def read_request(path: str) -> Any:
     if mark := byte_order_mark(data):
         raise RequestError((), f"begins with {mark}; save it as UTF-8 without one")
     if not data.strip():
-        raise RequestError((), "is empty; a request is a JSON object with state and questions")
+        raise RequestError((), f"is empty; {expected}")
     try:
         return json.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -58,7 +59,7 @@ def read_questions(path: str) -> dict[Any, Any]:
     from ..schema import parse_questions
 
     try:
-        content = read_request(path)
+        content = read_request(path, "questions are a JSON object of id -> question")
         is_request = isinstance(content, dict) and isinstance(content.get("questions"), dict)
         questions: dict[Any, Any] = content["questions"] if is_request else content
         parse_questions(questions)

@@ -229,9 +229,10 @@ class Fit:
         torch._foreach_div_(gradients, float(len(chosen)))
         mean = float(loss) / len(chosen)
         if not math.isfinite(mean):
-            raise FloatingPointError(
-                f"the loss is {mean} at step {self.standing.step + 1}; try a lower learning rate than {self.plan.lr:g}"
-            )
+            remedy = f"try a lower learning rate than {self.plan.lr:g}"
+            if self.standing.step == 0:  # before any rate was applied
+                remedy = "the model that training starts from cannot be learned from, its weights are too large"
+            raise FloatingPointError(f"the loss is {mean} at step {self.standing.step + 1}; {remedy}")
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
         if norm > _CLIP:
             torch._foreach_mul_(gradients, _CLIP / norm)
