@@ -109,12 +109,6 @@ static void pack_keys(const sky_attention *a, float *panels, float *rows)
     }
 }
 
-/* x [VL], which lies at j, with `other` in place of what is outside [begin, end) */
-SKY_INLINE vf inside(vf x, int j, int begin, int end, float other)
-{
-    return j >= begin && j + VL <= end ? x : v_keep(x, begin - j, end - j, v_set1(other));
-}
-
 /* Rows whose softmax is computed side by side: one alone would wait for its maximum and its sum. */
 enum { SOFTMAX_ROWS = 3 };
 
@@ -123,14 +117,21 @@ enum { SOFTMAX_ROWS = 3 };
  * after a store into a part of it waits for that store. */
 SKY_INLINE void softmax(const int rows, float *scores, int stride, const int *begin, const int *end, int width, float *inverse_sums)
 {
+    int all_from = 0, all_to = width; /* vectors in between are seen whole by all rows */
     vf peak[SOFTMAX_ROWS], max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
     SKY_UNROLL
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
+        all_from = begin[i] > all_from ? begin[i] : all_from;
+        all_to = end[i] < all_to ? end[i] : all_to;
         peak[i] = v_set1(-INFINITY);
+    }
     for (int j = 0; j < width; j += VL) {
+        const int is_whole = j >= all_from && j + VL <= all_to;
         SKY_UNROLL
-        for (int i = 0; i < rows; i++)
-            peak[i] = v_max(peak[i], inside(v_load(scores + (ptrdiff_t)i * stride + j), j, begin[i], end[i], -INFINITY));
+        for (int i = 0; i < rows; i++) {
+            const vf x = v_load(scores + (ptrdiff_t)i * stride + j);
+            peak[i] = v_max(peak[i], is_whole ? x : v_keep(x, begin[i] - j, end[i] - j, v_set1(-INFINITY)));
+        }
     }
     SKY_UNROLL
     for (int i = 0; i < rows; i++) {
@@ -138,12 +139,20 @@ SKY_INLINE void softmax(const int rows, float *scores, int stride, const int *be
         sum[i] = v_set1(0.0f);
     }
     for (int j = 0; j < width; j += VL) {
+        const int is_whole = j >= all_from && j + VL <= all_to;
+        vf e[SOFTMAX_ROWS];
+        SKY_UNROLL
+        for (int i = 0; i < rows; i++)
+            e[i] = v_exp(v_sub(v_load(scores + (ptrdiff_t)i * stride + j), max[i]));
+        if (!is_whole) {
+            SKY_UNROLL
+            for (int i = 0; i < rows; i++)
+                e[i] = v_keep(e[i], begin[i] - j, end[i] - j, v_set1(0.0f));
+        }
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
-            float *score = scores + (ptrdiff_t)i * stride + j;
-            const vf e = inside(v_exp(v_sub(v_load(score), max[i])), j, begin[i], end[i], 0.0f);
-            v_store(score, e);
-            sum[i] = v_add(sum[i], e);
+            v_store(scores + (ptrdiff_t)i * stride + j, e[i]);
+            sum[i] = v_add(sum[i], e[i]);
         }
     }
     SKY_UNROLL
