@@ -191,7 +191,7 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
         const float size = row.scales[b], levels = SKY_INT8_LEVELS / (size > SKY_INT8_SMALLEST ? size : SKY_INT8_SMALLEST);
         const vf sums = quantize_either(x, factors, 0, k, b, levels, wide_from, &row);
         row.scales[b] = size * (1.0f / SKY_INT8_LEVELS);
-        row.offsets[b] = INT8_OFFSET ? -INT8_OFFSET * (int32_t)v_sum(sums) : 0;
+        row.offsets[b] = INT8_OFFSET && sum <= FLT_MAX ? -INT8_OFFSET * (int32_t)v_sum(sums) : 0; /* a NaN is no integer */
     }
     if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
         for (int b = 0; b < n_blocks; b++)
