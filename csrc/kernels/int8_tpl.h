@@ -311,7 +311,7 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_readin
     const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_BYTES : BLOCK_BYTES + 2 * PANEL_COLS;
     const sky_int8_row a = sky_int8_row_at((char *)g->a_int8 + (size_t)row * row_bytes, k); /* row i of the tile: i * row_bytes on */
     const char *block = w;
-    int16_t *wide = (int16_t *)(void *)g->scratch;
+    int16_t *wide = INT8_GROUP == 4 ? NULL : (int16_t *)(void *)g->scratch;
 #define OF_ROW(pointer, i) ((const void *)((const char *)(pointer) + (size_t)(i) * row_bytes))
     vf acc[TILE_ROWS][PANEL_VECTORS];
     SKY_UNROLL
@@ -325,7 +325,9 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_readin
         for (int i = 0; i < rows; i++)
             sum[i][0] = sum[i][1] = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[first] : 0);
         for (; b < end; b++) {
-            block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide + (ptrdiff_t)b * BLOCK_BYTES, ahead, ahead_bytes, sum);
+            block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide, ahead, ahead_bytes, sum);
+            if (INT8_GROUP != 4)
+                wide += BLOCK_BYTES;
             block_scales(by_rows, block, &w0, &w1);
             block += block_bytes;
             ahead += BLOCK / INT8_GROUP * ahead_bytes;

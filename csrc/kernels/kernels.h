@@ -94,6 +94,7 @@ typedef struct {
     int32_t *n_wide;  /* how many blocks have two digits */
     uint16_t *wide;   /* [blocks]: which ones */
 } sky_int8_row;
+_Static_assert(SKY_MAX_D_FF / SKY_INT8_BLOCK <= UINT16_MAX + 1, "the number of a block has 16 bits");
 
 static inline size_t sky_int8_row_bytes(int k)
 {
@@ -122,7 +123,8 @@ typedef enum {
  * Gated panels hold panel_cols/2 up rows, then the panel_cols/2 gate rows of the same indices; n is then 2 * d_ff and c is
  * [m, d_ff]; bias and residual must be NULL.
  * bias [n] or NULL. residual [m, n] or NULL, and may be c itself. a must not overlap c. scratch: sky_gemm_scratch floats of the
- * calling thread, or of 8-bit weights sky_int8_scratch, 64-byte aligned; unused with F32. */
+ * calling thread, or of 8-bit weights, where the set has no product of bytes, sky_int8_scratch; 64-byte aligned. Unused with F32 and
+ * by products of bytes. */
 typedef struct {
     sky_matrix a;
     const void *panels; /* of the kernel's weight type */

@@ -38,10 +38,11 @@ _WIDENED_BYTES = 2 << 20
 # that neither its pages of the file nor its numbers, where they have to be dequantized, are in memory at once.
 _EMBEDDING, _ROWS_AT_ONCE = "token_embd.weight", 4096
 
-# One forward pass takes at most this many tokens, or one sequence; splitting never changes an answer. Activations of so
-# many rows stay in the second-level cache: passes of 2048 took 1.08 times as long with nano, 1.02 with s1-pico. In s2
-# every pass of a request reads the state anew.
-_PASS_TOKENS = {"s1": 512, "s2": 2048}
+# One forward pass takes at most this many tokens, or one sequence; splitting never changes an answer. A pass of a small
+# model is short enough for its activations to stay in the second-level cache: 2048 tokens took 1.08 times as long with
+# nano, 1.02 with s1-pico. Every pass of a large one reads its weights from memory, and in s2 every pass of a request
+# reads the state anew.
+_PASS_TOKENS, _SHORT_PASS_TOKENS = 2048, 512
 _UNLIMITED = (1 << 31) - 1
 
 # What is kept of question sets, the last used longest: all of a model's together, and one. A set of s2 takes much
@@ -94,7 +95,8 @@ class Engine:
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
-        self._pass_tokens = _PASS_TOKENS[config.architecture]
+        short = config.architecture == "s1" and _n_multiplied(config) < _PARALLEL_PASS
+        self._pass_tokens = _SHORT_PASS_TOKENS if short else _PASS_TOKENS
         self._prepared = PreparedCache(*_PREPARED_BYTES[config.architecture])
 
     def prepare(self, questions: list[Question], check: Callable[[int], None] | None = None) -> Prepared:
@@ -194,10 +196,14 @@ class Engine:
             warn(f"{source.path}: temperatures outside [{low:g}, {high:g}] are clamped, as Laya does: {changes}")
 
 
+def _n_multiplied(config: ModelConfig) -> int:
+    """Parameters that every token is multiplied by."""
+    return sum(math.prod(shape) for name, shape in config.expected_tensors().items() if name != _EMBEDDING)
+
+
 def _default_threads(config: ModelConfig) -> int:
     """One for a model whose pass is over before threads are awake, all that there are for larger ones."""
-    products = {name: shape for name, shape in config.expected_tensors().items() if name != _EMBEDDING}
-    return 1 if sum(map(math.prod, products.values())) < _PARALLEL_PASS else min(available_cpus(), MAX_THREADS)
+    return 1 if _n_multiplied(config) < _PARALLEL_PASS else min(available_cpus(), MAX_THREADS)
 
 
 def _round_up(n: int, multiple: int) -> int:
