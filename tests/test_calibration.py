@@ -226,6 +226,12 @@ def test_the_command(run: Run, gguf: Path, rows: Path, tmp_path: Path) -> None:
     again = run("calibrate", rows, "-m", gguf, "-o", out, "--force", "--json")
     assert again.code == 0
     assert json.loads(again.out)["held_out"]["noul"]["n"] > 30
+    isa = skyinfer.info()["isa"]["selected"]
+    for precision in ("int8", "exact"):
+        command = ["calibrate", rows, "-m", gguf, "-o", out, "--force", "--precision", precision]
+        assert f" ({precision} on {isa}), temperatures from " in run(*command).out
+        report = json.loads(run(*command, "--json").out)
+        assert (report["precision"], report["isa"]) == (precision, isa)
     assert run("evaluate", rows, "-m", gguf, "-m", out, "--samples", "0").code == 0
     assert run("calibrate", rows, "-m", gguf, "-o", out, "--held-out", "1").code == 2
     assert run("calibrate", rows, "-m", gguf).code == 2

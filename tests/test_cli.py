@@ -26,6 +26,7 @@ from skyinfer import terminal
 from skyinfer.command import main as cli
 from skyinfer.errors import is_exhaustion
 from skyinfer.files import streams
+from skyinfer.files.places import SHIPPED
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
@@ -51,6 +52,11 @@ def test_the_environment_names_a_model(
     for unset in (lambda: monkeypatch.setenv("SKYINFER_MODEL", ""), lambda: monkeypatch.delenv("SKYINFER_MODEL")):
         unset()
         assert json.loads(run("decide", request).out)["model"] == "s1-pico"
+
+
+def test_help_names_the_models_that_come_with_skyinfer(run: Run) -> None:
+    for command in ("decide", "rows", "evaluate", "calibrate", "play", "serve", "web", "inspect", "distill"):
+        assert " or ".join(SHIPPED) in " ".join(run(command, "--help").out.split()), command
 
 
 def test_timing(run: Run, sky_file: Path, tmp_path: Path) -> None:

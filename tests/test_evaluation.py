@@ -26,6 +26,7 @@ from skyinfer.train.rows import RowsError
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PAINTED = EXAMPLES / "painted"
 MODEL, OTHER = skyinfer.load(PAINTED), skyinfer.load("s1-pico")
+PICO_FILE = OTHER.path
 QUESTIONS: dict[str, Any] = {
     "action": {"type": "choice", "instructions": "Which?", "criteria": {"thrust": "fire", "glide": None, "wait": None}},
     "pair": {"type": "choice", "instructions": "Left or right?", "criteria": ["left", "right"]},
@@ -265,6 +266,48 @@ def test_the_command_prints_and_writes_reports(run: Run, path: Path, tmp_path: P
     assert run("evaluate", path, "-o", out, "--force", "--samples", "0").code == 0
 
 
+def test_a_report_says_how_each_model_ran(run: Run, path: Path, tmp_path: Path) -> None:
+    """One model in two precisions has the numbers of two runs, and is told apart in every form of the report."""
+    out, web = tmp_path / "report.json", tmp_path / "report.html"
+    common = ["evaluate", path, "--samples", "20"]
+    isa = skyinfer.info()["isa"]["selected"]
+    alone = {}
+    for precision in ("exact", "int8"):
+        found = run(*common, "-m", "s1-pico", "--precision", precision, "--json")
+        (alone[precision],) = json.loads(found.out)["models"]
+        assert (alone[precision]["precision"], alone[precision]["isa"]) == (precision, isa)
+    assert alone["exact"]["all"]["log_loss"] != alone["int8"]["all"]["log_loss"]
+    both = [*common, "-m", "s1-pico", "-m", "s1-pico"]
+    found = run(*both, "--precision", "int8", "--precision", "exact", "-o", out)
+    assert json.loads(out.read_text("utf-8"))["models"] == [alone["int8"], alone["exact"]]
+    heads = [f"s1-pico (int8 on {isa})", f"s1-pico (exact on {isa})", "s1-pico (exact) less s1-pico (int8)"]
+    for text in heads:
+        assert found.out.count(text) == 1
+    assert run(*both, "--precision", "int8", "--precision", "exact", "-o", web).code == 0
+    page = web.read_text("utf-8")
+    for text in heads:
+        assert f"<h2>{text}</h2>" in page
+    for given in ([], ["--precision", "exact"], ["--precision", "int8"]):
+        models = json.loads(run(*both, *given, "--json").out)["models"]
+        assert models == 2 * [alone[given[-1] if given else "exact"]]
+
+
+def test_models_of_one_name_are_told_apart_by_their_paths(run: Run, path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(PICO_FILE.read_bytes())
+    found = run("evaluate", path, "-m", PICO_FILE, "-m", copy, "--samples", "0")
+    assert f"s1-pico ({copy}) less s1-pico ({PICO_FILE})" in found.out
+
+
+def test_a_picture_says_how_the_model_ran(report: dict[str, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    from skyinfer.evaluation.picture import picture
+
+    model = report["models"][0]
+    drawn = [picture({**report, "models": [{**model, **how}]}) for how in ({}, {"precision": "int8"}, {"isa": "other"})]
+    assert len(set(drawn)) == 3
+
+
 def test_a_page_takes_text_as_text(run: Run, tmp_path: Path) -> None:
     path, web = tmp_path / "<b>.jsonl", tmp_path / "page.html"
     evil = "<script>alert(1)</script>"
@@ -307,7 +350,7 @@ def test_without_matplotlib_it_is_said_before_anything_is_measured(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(evaluation, "evaluate", None)
     said = run("evaluate", path, "-o", tmp_path / "report.png").fault()
-    assert said == "plots need matplotlib: pip install matplotlib, or write .html, which needs nothing"
+    assert said == "plots need matplotlib: pip install 'skyinfer[plot]', or write .html, which needs nothing"
 
 
 def test_a_table_and_questions_of_a_file_are_the_same_rows(
@@ -350,7 +393,16 @@ def test_limits_decide_the_exit_code(run: Run, path: Path, report: dict[str, Any
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-m", "a", "-m", "b", "-m", "c"], ["-o", "x.pdf"], ["--wanted-accuracy", "0"], ["--samples", "-1"]],
+    [
+        ["-m", "a", "-m", "b", "-m", "c"],
+        ["-o", "x.pdf"],
+        ["--wanted-accuracy", "0"],
+        ["--samples", "-1"],
+        ["--precision", "int4"],
+        ["--precision", "exact", "--precision", "int8"],
+        ["-m", "s1-pico", "--precision", "exact", "--precision", "int8"],
+        ["-m", "s1-pico", "-m", "s2-pico", *3 * ["--precision", "int8"]],
+    ],
 )
 def test_faulty_command_lines(run: Run, path: Path, arguments: list[str]) -> None:
     assert run("evaluate", path, *arguments).code == 2

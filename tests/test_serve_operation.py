@@ -277,7 +277,19 @@ def test_one_line_a_request_and_no_state_in_it() -> None:
     listening = process.event("listening")
     assert listening is not None
     assert listening["models"]["painted"]["parameters"] == 243393
+    assert listening["models"]["painted"]["precision"] == "exact"
     assert process.address in listening["message"]
+
+
+def test_the_log_says_the_precision_of_each_model() -> None:
+    with Process("-m", str(PAINTED), "-m", "s1-pico", "--precision", "int8") as process:
+        process.stop()
+    listening = process.event("listening")
+    assert listening is not None
+    assert {name: facts["precision"] for name, facts in listening["models"].items()} == {
+        "painted": "int8",
+        "s1-pico": "int8",
+    }
 
 
 def test_states_in_the_log_where_they_are_asked_for() -> None:

@@ -295,7 +295,7 @@ def test_without_matplotlib_a_training_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(training, "plot", plot)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     report = train_rows(ROWS, tmp_path / "model", **QUICK | {"epochs": 0.1})
-    assert any("plots need matplotlib: pip install matplotlib" in warning for warning in report.warnings)
+    assert any("plots need matplotlib: pip install 'skyinfer[plot]'" in warning for warning in report.warnings)
     assert skyinfer.load(tmp_path / "model")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..arguments import number_in
+from ..arguments import A_MODEL, number_in
 from ..errors import SkyinferError, lacking
 from ..terminal import put_json, put_line, say
-from .model_option import A_MODEL
 from .request_file import read_questions
 from .signals import termination_raised
 from .train import check_start, training_faults_told

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..arguments import add_precision_option
+from ..arguments import A_MODEL, add_precision_options, precisions_of
 from ..errors import SkyinferError
 from ..terminal import Progress, put_json, put_line
 from .labelled_rows import add_labelled_rows, read_labelled_rows
-from .model_option import A_MODEL, MODEL_VARIABLE, model_path
+from .model_option import MODEL_VARIABLE, model_path
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         metavar="REPORT",
-        help="write the report: .json, or with diagrams .html or .png (needs matplotlib)",
+        help="write the report: .json, or with diagrams .html or .png (needs the extra skyinfer[plot])",
     )
-    add_precision_option(parser)
+    add_precision_options(parser)
     add("--by", metavar="COLUMN", help="also by a field of the rows (x_lang) or a key of their states (state.lang)")
     add(
         "--wanted-accuracy", metavar="A", type=float, default=0.95,
@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     models = arguments.model or [None]
     if len(models) > 2:
         error(f"-m: one model or two, got {len(models)}")
+    precisions = precisions_of(arguments, len(models))
     suffix = os.path.splitext(arguments.out or "")[1].lower()
     if arguments.out is not None and suffix not in _SUFFIXES:
         error(f"-o: the name of a report ends in .json, .html or .png, not as {arguments.out!r}")
@@ -96,7 +97,10 @@ def run(arguments: argparse.Namespace) -> None:
     target = None if arguments.out is None else WholeFile(arguments.out, replace=arguments.force)
     drawn = _drawing(suffix)
     rows = read_labelled_rows(arguments, arguments.by)
-    loaded = [load(model_path(argparse.Namespace(model=name)), precision=arguments.precision) for name in models]
+    loaded = [
+        load(model_path(argparse.Namespace(model=name)), precision=precision)
+        for name, precision in zip(models, precisions, strict=True)
+    ]
     with Progress(sys.stderr) as progress:
         found = evaluate(
             rows,

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..arguments import A_MODEL
 from ..terminal import printable, put_json, put_line, size
-from .model_option import A_MODEL
 
 SUMMARY = "Say what a GGUF file or checkpoint directory holds."
 

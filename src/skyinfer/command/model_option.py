@@ -6,12 +6,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..arguments import add_precision_option
+from ..arguments import A_MODEL, add_precision_option
 
 MODEL_VARIABLE = "SKYINFER_MODEL"
-
-# what a MODEL on the command line may be
-A_MODEL = "a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub"
 
 
 def add_model_option(parser: argparse.ArgumentParser, runs: bool = True) -> None:

@@ -17,6 +17,7 @@ from ..model import Model
 from ..schema import QUESTION_TYPES
 from ..terminal import printable
 from .labelled import LabelledRows, read_labelled
+from .said import identity, said_as
 from .scoring import Scored, scores_of
 
 # A temperature is fitted to no fewer answers, and judged on no fewer.
@@ -106,7 +107,7 @@ def calibrate(
         warn(caution)
     return Calibration(
         {
-            "rows": read.source, "model": model.name, "path": os.fspath(out), "n_answers": n_learned + n_out,
+            "rows": read.source, **identity(model), "path": os.fspath(out), "n_answers": n_learned + n_out,
             "n_learned": n_learned, "n_held_out": n_out, "seed": seed,
             "temperatures": temperatures,
             "kept": {names.get(name, name): n for name, n in kept.items()},
@@ -181,7 +182,7 @@ def _numbers(read: LabelledRows, scored: Sequence[Scored], after: Sequence[float
 
 def _lines(report: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"{printable(report['path'])}: {printable(report['model'])}, temperatures from {report['n_learned']:,} answers",
+        f"{printable(report['path'])}: {printable(said_as(report))}, temperatures from {report['n_learned']:,} answers",
         "  " + ", ".join(f"{name} {value:.4f}" for name, value in report["temperatures"].items()),
     ]
     if report["kept"]:

@@ -26,6 +26,7 @@ from ..model import Model
 from ..schema import Question
 from ..terminal import printable
 from .labelled import LabelledRows, read_labelled
+from .said import identity, said_as, told_apart
 from .scoring import Scored, scores_of
 
 # Points of the curve of coverage against accuracy that a report keeps.
@@ -121,7 +122,7 @@ def evaluate(
         )
 
     reports: list[dict[str, Any]] = [
-        {"model": one.name, "path": os.fspath(one.path), "all": {}, "questions": {}} for one in models
+        {**identity(one), "path": os.fspath(one.path), "all": {}, "questions": {}} for one in models
     ]
     differences: dict[str, Any] = {"all": {}, "questions": {}}
     groups = np.concatenate([scored[0][number].rows for number in asked])
@@ -227,7 +228,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         f"{report['n_answers']:,} answers; 95 % intervals"
     ]
     for model in report["models"]:
-        lines += ["", f"{printable(model['model'])}", *_table({"all": model["all"], **model["questions"]})]
+        lines += ["", printable(said_as(model)), *_table({"all": model["all"], **model["questions"]})]
         for name, numbers in model["questions"].items():
             found = numbers["threshold"]
             wanted = f"accuracy {report['wanted_accuracy']:g}"
@@ -243,7 +244,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         if "slices" in model:
             lines += ["", f"  by {printable(report['by'])}", *_table(model["slices"])]
     if "difference" in report:
-        first, second = (printable(model["model"]) for model in report["models"])
+        first, second = map(printable, told_apart(report["models"]))
         found = report["difference"]
         lines += ["", f"{second} less {first}, on the same draws", *_table({"all": found["all"], **found["questions"]})]
     return lines

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from ..metrics import SUMMARY
+from .said import said_as, told_apart
 
 _SIDE = 220  # of a diagram, in pixels
 # Labels of a confusion table that are shown; the JSON has all.
@@ -39,13 +40,13 @@ def page(report: Mapping[str, Any]) -> str:
         "95 % of bootstrap samples of the rows.</p>",
     ]
     for model in report["models"]:
-        parts += [f"<h2>{escape(model['model'])}</h2>", _table({"all": model["all"], **model["questions"]})]
+        parts += [f"<h2>{escape(said_as(model))}</h2>", _table({"all": model["all"], **model["questions"]})]
         if "slices" in model:
             parts += [f"<h3>by {escape(report['by'])}</h3>", _table(model["slices"])]
         for name, numbers in model["questions"].items():
             parts.append(_question(name, numbers, report["wanted_accuracy"]))
     if "difference" in report:
-        first, second = (escape(model["model"]) for model in report["models"])
+        first, second = map(escape, told_apart(report["models"]))
         found = report["difference"]
         parts += [
             f"<h2>{second} less {first}</h2><p>Both on the same draws.</p>",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..metrics import Bin
 from ..terminal import printable
 from ..train.reliability_plot import draw_reliability, new_figure, put_title, save_figure
+from .said import runs_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def picture(report: Mapping[str, Any]) -> bytes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    asked = [(model["model"], *question) for model in report["models"] for question in model["questions"].items()]
+    asked = [(model, *question) for model in report["models"] for question in model["questions"].items()]
     shown = asked[:_MOST_QUESTIONS]
     figure = new_figure(11.4, 3.8 * len(shown))
     for i, (model, name, numbers) in enumerate(shown):
@@ -34,12 +35,12 @@ def picture(report: Mapping[str, Any]) -> bytes:
         draw_reliability(reliability, [Bin(**row) for row in numbers["reliability"]])
         put_title(
             reliability,
-            f"{_label(model)}: {_label(name)}\nECE {numbers['ece']['value']:.3f}, n {numbers['n']:,}",
+            f"{_label(model['model'])}: {_label(name)}\nECE {numbers['ece']['value']:.3f}, n {numbers['n']:,}",
         )
         curve = numbers["coverage"]
         coverage.plot([one["coverage"] for one in curve], [one["accuracy"] for one in curve])
         coverage.set(xlim=(0, 1), ylim=(0, 1.02), aspect="equal", xlabel="coverage", ylabel="accuracy")
-        put_title(coverage, f"accuracy {numbers['accuracy']['value']:.3f}")
+        put_title(coverage, f"{runs_as(model)}\naccuracy {numbers['accuracy']['value']:.3f}")
         _draw_confusion(confusion, numbers)
     content = io.BytesIO()
     save_figure(figure, content)

@@ -147,6 +147,7 @@ class Application:
         return {
             one.name: {
                 "parameters": one.n_parameters,
+                "precision": one.model.precision,
                 "isa": one.model.isa,
                 "threads": one.model.threads,
                 "microseconds_per_token": round(1e6 * self._workers[one.name].seconds_per_token, 2),

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import NamedTuple
 
-from ..arguments import add_precision_option, number_in
+from ..arguments import A_MODEL, add_precision_option, number_in
 from ..runtime.precision import EXACT
 
 
@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "-m", "--model", dest="models", metavar="[NAME=]MODEL", action="append", default=[],
-        help="a GGUF file, a checkpoint directory, or OWNER/NAME on the Hugging Face hub, under its own name or this "
-        "one; several may be given, and the first answers requests that name none",
+        help=f"{A_MODEL}, under its own name or this one; several may be given, and the first answers requests that "
+        "name none",
     )  # fmt: skip
     add("--host", help="address to listen on, such as 0.0.0.0 or [::1] (default: 127.0.0.1, this machine only)")
     add("--port", type=number_in(int, 0, 65535), metavar="N", help="default: 8080; 0 takes a free one")

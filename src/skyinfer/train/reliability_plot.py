@@ -34,7 +34,7 @@ def plot(report: Report | str | os.PathLike[str], path: str | os.PathLike[str] |
         The file that was written.
 
     Raises:
-        ImportError: matplotlib is not installed; the extra `train` brings it.
+        ImportError: matplotlib is not installed; the extras `plot` and `train` bring it.
         SkyinferError: nothing was held out, so there is nothing to draw; or it is no report (FormatError).
         OSError: a file cannot be read or written.
     """
@@ -68,7 +68,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise lacking("plots need matplotlib: pip install matplotlib", error) from error
+        raise lacking("plots need matplotlib: pip install 'skyinfer[plot]'", error) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
