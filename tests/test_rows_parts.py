@@ -13,6 +13,8 @@ import pytest
 from commands import Run
 from test_compiled import QUESTIONS
 
+from skyinfer.core import border
+
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")
 
@@ -30,12 +32,12 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def unfinished(run: Run) -> None:
+def unfinished(run: Run, *command: str) -> None:
     """A run that ended at its last row, which is mended then."""
     given, status = Path("in.jsonl").read_bytes(), Path("in.jsonl").stat()
     Path("in.jsonl").write_bytes(given[:-2] + b" \n")  # of the same size
     os.utime("in.jsonl", ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert run(*COMMAND).code == 1
+    assert run(*(command or COMMAND)).code == 1
     assert list(PARTS.glob("*.arrows"))
     Path("in.jsonl").write_bytes(given)
     os.utime("in.jsonl", ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -67,6 +69,84 @@ def test_a_damaged_run_is_told(run: Run, content: bytes) -> None:
     assert "holds an unfinished run; --resume goes on with it" in run(*COMMAND).fault()
     assert run(*COMMAND, "--force").code == 0
     assert not PARTS.exists()
+
+
+CHANGES = {
+    "--precision int8": "of another precision; --precision exact goes on with it",
+    "-m s2-pico": "of another model",
+    "--state id": "of other columns of the state",
+    "--shard 1/2": "of another shard",
+    "--prefix x": "of other options (--prefix)",
+    "--parse-json --on-error keep --min-confidence 0.5":
+        "of other options (--parse-json, --min-confidence, --on-error)",
+    "--probabilities columns --text": "of other options (--text, --probabilities)",
+    "--to csv": "of other formats",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_a_run_of_something_else_is_not_gone_on_with(run: Run, option: str) -> None:
+    unfinished(run)
+    before = {path: path.read_bytes() for path in PARTS.iterdir()}
+    said = run(*COMMAND, "--resume", *option.split()).fault()
+    assert said.endswith(f"out.jsonl.parts: its run was {CHANGES[option]}; --force starts over")
+    assert {path: path.read_bytes() for path in PARTS.iterdir()} == before
+
+
+@pytest.mark.parametrize("reordered", ["questions", "options"])
+def test_questions_in_another_order_are_others(run: Run, reordered: str) -> None:
+    """Their order is that of the columns, and that of a choice's options that of its probabilities."""
+    unfinished(run)
+    questions = dict(QUESTIONS)
+    if reordered == "questions":
+        questions = dict(reversed(questions.items()))
+    else:
+        name = next(key for key, question in questions.items() if question["type"] == "choice")
+        question = dict(questions[name])
+        question["criteria"] = dict(reversed(question["criteria"].items()))
+        questions[name] = question
+    Path("q.json").write_text(json.dumps(questions))
+    assert "its run was of other questions; --force starts over" in run(*COMMAND, "--resume").fault()
+
+
+@pytest.mark.parametrize("precision", ["exact", "int8"])
+def test_a_run_on_another_instruction_set_is_gone_on_with_there_only(
+    run: Run, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    names = [name for name in border.isa_names() if border.isa_supported(name)]
+    if len(names) < 2:
+        pytest.skip("this CPU has one instruction set")
+    command = (*COMMAND, "--precision", precision)
+    monkeypatch.setenv("SKYINFER_ISA", names[0])
+    assert run(*command[:3], "-o", "whole.jsonl", *command[5:]).code == 0
+    given, status = Path("in.jsonl").read_bytes(), Path("in.jsonl").stat()
+    unfinished(run, *command)
+    assert Path("in.jsonl").read_bytes() == given
+    assert Path("in.jsonl").stat().st_mtime_ns == status.st_mtime_ns
+    monkeypatch.setenv("SKYINFER_ISA", names[-1])
+    said = run(*command, "--resume").fault()
+    assert said.endswith(
+        f"its run was on another instruction set; SKYINFER_ISA={names[0]} in the environment goes on with it; "
+        "--force starts over"
+    )
+    monkeypatch.setenv("SKYINFER_ISA", names[0])
+    assert run(*command, "--resume", "--threads", "1").code == 0  # threads change no bits
+    assert Path("out.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", [*border.isa_names(), "vliw", 5, None])
+def test_a_run_on_an_instruction_set_that_is_not_here_starts_over_only(run: Run, name: object) -> None:
+    if name in border.isa_names() and border.isa_supported(str(name)):
+        pytest.skip("this CPU has it")
+    unfinished(run)
+    about = json.loads((PARTS / "run.json").read_text())
+    about["instruction set"] = name
+    (PARTS / "run.json").write_text(json.dumps(about))
+    said = run(*COMMAND, "--resume").fault()
+    known = f"on {name}, an instruction set that this CPU cannot run"
+    assert said.endswith(
+        f"{known if name in border.isa_names() else 'on another instruction set'}; --force starts over"
+    )
 
 
 @pytest.mark.parametrize("damage", [b"", b"junk", None])

@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
                 say("interrupted; --resume goes on from here")
             raise
     if arguments.out != "-":
-        say(f"{arguments.out}: {n_rows} rows")
+        say(f"{arguments.out}: {n_rows} row{'' if n_rows == 1 else 's'}")
 
 
 def _answered(

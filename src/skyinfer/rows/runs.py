@@ -20,10 +20,11 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from ..core import scanners
+from ..core import border, scanners
 from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
-from ..model import Model
+from ..model import ISA_VARIABLE, Model
+from ..runtime.precision import PRECISIONS
 from .files import FaultsOfLines, LineStates, Rows, keeps_faulty_lines, open_rows
 from .states import StateColumns
 from .tables import States, answered
@@ -31,6 +32,11 @@ from .writing import PARTS, Writable, check_writable, write_rows
 
 _PART_ROWS, _PART_BYTES, _PART_SECONDS = 1 << 16, 8 << 20, 60.0  # whichever is reached first
 _RUN, _WRITING, _REPLACES = "run.json", "writing", "replaces"
+_ISA = "instruction set"
+_OTHER = {
+    _ISA: f"on another {_ISA}", "state": "of other columns of the state", "questions": "of other questions",
+    "options": "of other options", "formats": "of other formats",
+}  # fmt: skip
 _TEMPORARY = ".skyinfer"  # what names of unfinished files begin with (files/whole_file.py)
 
 Progress = Callable[[int, "int | None"], None]
@@ -69,10 +75,12 @@ def answer_file(
     """
     parse_json = options.pop("parse_json", False)
     parts = parts_of(os.fspath(out.target))
+    kept = dict(sorted(options.items()))
+    kept.pop("threads", None)  # they change no bits
     about = {
-        "source": [os.fspath(source.resolve()), *_stamp(source)], "model": _model_stamp(model), "state": state,
-        "questions": questions, "shard": list(shard), "options": [as_text, parse_json, *sorted(options.items())],
-        "formats": [source_format, out_format],
+        "source": [os.fspath(source.resolve()), *_stamp(source)], "model": _model_stamp(model),
+        "precision": model.precision, _ISA: model.isa, "state": state, "questions": questions, "shard": list(shard),
+        "formats": [source_format, out_format], "options": {"text": as_text, "parse_json": parse_json, **kept},
     }  # fmt: skip
     stamp = json.loads(json.dumps(about))
     with _begun(parts, stamp, resume=resume, force=force) as done:
@@ -173,9 +181,25 @@ def _take_up(parts: Path, stamp: Any, *, resume: bool, force: bool) -> None:
         raise UnfinishedError(f"{parts}: holds an unfinished run; --resume goes on with it, --force starts over")
     else:
         before = _about(parts)
-        changed = [name for name in stamp if before.get(name) != stamp[name]]
+        # as text, since the order of questions and of their options is that of columns and probabilities
+        changed = [name for name in stamp if json.dumps(before.get(name)) != json.dumps(stamp[name])]
         if changed:
-            raise UnfinishedError(f"{parts}: its run was of another {changed[0]}; --force starts over")
+            raise UnfinishedError(f"{parts}: its run was {_before(changed[0], before, stamp)}; --force starts over")
+
+
+def _before(name: str, before: Mapping[str, Any], stamp: Mapping[str, Any]) -> str:
+    """What an unfinished run was of, and, where that may be had here, how it is gone on with."""
+    was = before.get(name)
+    if name == "precision" and was in PRECISIONS:
+        return f"of another precision; --precision {was} goes on with it"
+    if name == _ISA and was in border.isa_names():
+        if border.isa_supported(was):
+            return f"on another instruction set; {ISA_VARIABLE}={was} in the environment goes on with it"
+        return f"on {was}, an instruction set that this CPU cannot run"
+    if name == "options" and isinstance(was, dict):
+        differ = [key for key, value in stamp[name].items() if key not in was or was[key] != value]
+        return f"of other options ({', '.join('--' + key.replace('_', '-') for key in differ)})"
+    return _OTHER.get(name, f"of another {name}")
 
 
 def _about(parts: Path) -> dict[str, Any]:
