@@ -200,14 +200,3 @@ def test_numbers_of_lines_that_no_column_holds_are_told() -> None:
         refused = pytest.raises(FormatError, match=r"^a: .*too large.*; write JSON Lines")
         with refused, files.open_rows(file, "a", "jsonl", as_lines=False) as opened:
             list(opened.batches)
-
-
-def test_a_value_of_another_type_in_a_table_of_text_is_told_with_a_remedy() -> None:
-    """Types are those of the first megabyte."""
-    text = b"state,b\n" + b"x,1\n" * 300_000 + b"y,foo\n"
-    with files.open_rows(io.BytesIO(text), "a.csv", "csv", as_lines=False) as rows:
-        batches = rows.batches
-        with pytest.raises(FormatError, match=r"^a\.csv: .*'foo'; --text takes every column for text"):
-            list(batches)
-    with files.open_rows(io.BytesIO(text), "a.csv", "csv", as_lines=False, as_text=True) as rows:
-        assert sum(map(len, rows.batches)) == 300_001

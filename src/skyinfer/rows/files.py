@@ -8,7 +8,6 @@ line that is none of these rows then has a column of its own.
 from __future__ import annotations
 
 import codecs
-import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
 from ..values import encodable, lone_surrogate
+from .csv_files import open_csv
 from .states import refuse_repeated_names
 from .tables import States
 
@@ -35,8 +34,7 @@ _ALL_LINES, _FAULTY_LINES = {b"x_line": b"all"}, {b"x_line": b"faulty"}  # a sch
 _LINES = pa.schema([(LINE, pa.binary())], metadata=_ALL_LINES)
 # Rows that are read together: so many, or about so many bytes of them where that is less.
 _READ_AT_ONCE, _READ_BYTES = 8192, 2 << 20
-# Of a column in a row group of Parquet, which would else be read as a whole; and of a file of CSV.
-_BUFFER_BYTES, _CSV_BLOCK_BYTES = 1 << 18, 1 << 20
+_BUFFER_BYTES = 1 << 18  # of a column in a row group of Parquet, which would else be read as a whole
 
 
 class Rows(NamedTuple):
@@ -90,15 +88,7 @@ def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool,
         at_once = min(_READ_AT_ONCE, max(1, _READ_BYTES * about.num_rows // max(1, n_bytes)))
         return _decoded(parquet.schema_arrow, parquet.iter_batches(at_once), about.num_rows)
     if form == "csv":
-        options = pc.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES)
-        if as_text:
-            names = pc.open_csv(_CheckedText(file, name), read_options=options).schema.names
-            file.seek(0)
-            reader = pc.open_csv(_CheckedText(file, name), options, convert_options=pc.ConvertOptions(
-                column_types={name: pa.string() for name in names}, strings_can_be_null=False))  # fmt: skip
-        else:
-            reader = pc.open_csv(_CheckedText(file, name), options)
-        return _decoded(reader.schema, _with_remedy(iter(reader), name), None)
+        return _decoded(*open_csv(file, name, as_text=as_text), None)
     start = file.read(6)
     file.seek(0)
     if start == b"ARROW1":
@@ -107,16 +97,6 @@ def _opened(file: BinaryIO, name: str, form: str, as_lines: bool, as_text: bool,
         return _decoded(arrow.schema, map(arrow.get_batch, range(arrow.num_record_batches)), n_rows)
     stream = pa.ipc.open_stream(file)
     return _decoded(stream.schema, iter(stream), None)
-
-
-def _with_remedy(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
-    """Batches of CSV; a value that is not of its column's type tells what to do."""
-    try:
-        yield from batches
-    except pa.ArrowInvalid as error:
-        if "conversion error" not in str(error):
-            raise
-        raise FormatError(f"{name}: {str(error).strip()}; --text takes every column for text") from error
 
 
 def _decoded(schema: pa.Schema, batches: Iterator[pa.RecordBatch], n_rows: int | None) -> Rows:
@@ -146,26 +126,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
     return kind
-
-
-class _CheckedText(io.RawIOBase):
-    """A file as it is read, refused where it is not UTF-8: pyarrow would take the column for binary, or say less."""
-
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self._file, self._name = file, name
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._file.read(size)
-        try:
-            self._decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            bad = f"byte 0x{error.object[error.start]:02x}"
-            raise FormatError(f"{self._name}: is not UTF-8 ({bad}); save it as UTF-8") from None
-        return data
 
 
 def _lines(file: BinaryIO, name: str, *, first_by_bytes: bool) -> Iterator[pa.RecordBatch]:

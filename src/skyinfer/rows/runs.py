@@ -296,7 +296,7 @@ def _range(rows: Rows, shard: tuple[int, int], source: Path, form: str) -> tuple
     if shard == (1, 1):
         return 0, n_rows
     if n_rows is None:
-        with open(source, "rb") as file, open_rows(file, str(source), form, as_lines=True) as counted:
+        with open(source, "rb") as file, open_rows(file, str(source), form, as_lines=True, as_text=True) as counted:
             n_rows = sum(map(len, counted.batches))
     i, n = shard
     return n_rows * (i - 1) // n, n_rows * i // n
