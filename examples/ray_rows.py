@@ -1,7 +1,8 @@
 """Answers for Parquet files on all machines of a Ray cluster, or all CPUs of this one: Parquet in, Parquet out.
 
     pip install '.[rows]' 'ray[data]'
-    python examples/ray_rows.py IN OUT -q QUESTIONS.json [-m MODEL] [--state COLUMN ...] [--actors N]
+    python examples/ray_rows.py IN OUT -q QUESTIONS.json [-m MODEL] [--precision exact|int8] [--state COLUMN ...]
+                                [--actors N]
 
 IN is a file or a directory, OUT a directory that is made. Every actor loads the model once; one that is killed is
 started again, and what it had begun is answered anew.
@@ -45,12 +46,14 @@ def main() -> None:
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("-q", "--questions", metavar="QUESTIONS.json", type=Path, required=True)
     parser.add_argument("-m", "--model", metavar="MODEL")
+    parser.add_argument("--precision", choices=("exact", "int8"), default="exact")
     parser.add_argument("--state", metavar="COLUMN", nargs="+", default=["state"])
     parser.add_argument("--actors", metavar="N", type=int, default=2)
     given = parser.parse_args()
     options = {
         "questions": json.loads(given.questions.read_bytes()),
         "model": given.model,
+        "precision": given.precision,
         "state": given.state[0] if len(given.state) == 1 else given.state,
     }
     answer_parquet(given.source, given.out, options, actors=given.actors)

@@ -139,3 +139,40 @@ def test_the_class_by_itself() -> None:
     assert answering(a_table().slice(0, 0)).schema == found.schema
     with pytest.raises(ColumnError, match="'note': there is none"):
         answering(pa.table({"speed": [1]}))
+
+
+FAULTY_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"precision": "int4"}, ValueError, "precision: expected one of exact, int8"),
+    ({"presision": "int8"}, TypeError, "presision"),
+    ({"threads": 0}, ValueError, "threads"),
+    ({"on_error": "skip"}, ValueError, "on_error: expected"),
+    ({"probabilities": "rows"}, ValueError, "probabilities: expected"),
+    ({"min_confidence": 2}, skyinfer.RequestError, "min_confidence"),
+    ({"prefix": 5}, TypeError, "prefix"),
+    ({"prefix": "\ud800"}, ColumnError, "lone surrogate"),
+    ({"state": 5}, TypeError, "state: expected"),
+    ({"state": b"note"}, TypeError, "state: expected"),
+    ({"state": []}, ColumnError, "state: no column is named"),
+    ({"state": ["a", "a"]}, ColumnError, "'a'"),
+    ({"state": ["a", 5]}, TypeError, "expected text"),
+    ({"state": "\ud800"}, ColumnError, "lone surrogate"),
+    ({"state": "action"}, ColumnError, "column 'action': the table has it already"),
+    ({"state": ["a", "b"], "parse_json": True}, ColumnError, "only one column of text"),
+    ({"questions": {"q": {"type": "noul"}}}, skyinfer.RequestError, "questions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), FAULTY_OPTIONS, ids=[str(a) for a, *_ in FAULTY_OPTIONS])
+def test_a_faulty_option_is_told_at_once(options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    """And not by every worker, with its first table."""
+    with pytest.raises(kind, match=message):
+        AnswerBatches(**{"questions": QUESTIONS, **options})
+
+
+def test_the_class_in_8_bits() -> None:
+    table = a_table().slice(0, 50)
+    found = AnswerBatches(QUESTIONS, state=iter(["speed", "note"]), precision="int8")
+    expected = answer_rows(skyinfer.load(precision="int8"), QUESTIONS, table, state=["speed", "note"]).read_all()
+    assert found(table) == found(table) == expected
+    exact = AnswerBatches(QUESTIONS, state=["speed", "note"])(table)
+    assert exact["sure_noul"] != expected["sure_noul"]
