@@ -200,3 +200,56 @@ def test_numbers_of_lines_that_no_column_holds_are_told() -> None:
         refused = pytest.raises(FormatError, match=r"^a: .*too large.*; write JSON Lines")
         with refused, files.open_rows(file, "a", "jsonl", as_lines=False) as opened:
             list(opened.batches)
+
+
+def of_lines(rows: list[Any]) -> Any:
+    file = io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
+    with files.open_rows(file, "a", "jsonl", as_lines=False) as opened:
+        return pa.Table.from_batches(list(opened.batches), opened.schema)
+
+
+MISFITS: list[tuple[Any, Any, str]] = [
+    (1, "x", "int64"),
+    (1, 1.5, "int64"),  # which pyarrow takes for 1
+    (1, True, "int64"),
+    (True, 1, "bool"),
+    (1.5, 2**60 + 1, "double"),
+    ("x", 1, "string"),
+    (None, 1, "null"),
+    ([1], [2.5], "list<item: int64>"),
+    ([], [1], "list<item: null>"),
+    ([1], 1, "list<item: int64>"),
+    ({"a": 1}, {"a": "x"}, "struct<a: int64>"),
+    ({"a": 1}, {"a": 1, "b": 2}, "struct<a: int64>"),  # of which pyarrow leaves b out
+    ({"a": [{"b": 1}]}, {"a": [{"c": 1}]}, "struct<a: list<item: struct<b: int64>>>"),
+]
+
+
+@pytest.mark.parametrize(("before", "value", "kind"), MISFITS, ids=[f"{a} {b}" for a, b, _ in MISFITS])
+def test_a_value_that_its_column_cannot_hold_is_told_with_row_and_field(before: Any, value: Any, kind: str) -> None:
+    """Never changed in silence."""
+    some: list[Any] = [{"a": 1, "n": before}] * 9000
+    with pytest.raises(FormatError) as caught:
+        of_lines([*some, {"a": 1, "n": value}, *some])
+    said = str(caught.value)
+    assert said.startswith(f"a: row 9000: field 'n': expected {kind} as in the rows before, got {value!r} (")
+    assert said.endswith("; write JSON Lines")
+
+
+@pytest.mark.parametrize(
+    ("values", "row"), [([1, None, "x"], 2), (["x", 1.5], 1), ([[1], 1], 1), ([True, True, 1], 2), ([1, 10**30], 1)]
+)
+def test_so_is_one_of_the_first_rows(values: list[Any], row: int) -> None:
+    with pytest.raises(FormatError) as caught:
+        of_lines([{"a": 1, "n": value} for value in values])
+    assert str(caught.value).startswith(
+        f"a: row {row}: field 'n': is of another type than before, got {values[row]!r} ("
+    )
+
+
+def test_lines_that_fit_become_columns_as_they_are() -> None:
+    rows = [{"n": 1.5, "m": [1], "s": None}, {"n": 1, "m": [], "s": {"a": "x"}}, {"m": None, "k": True}] * 4000
+    names = ("n", "m", "s", "k")  # in the order in which they come, in any of the first rows
+    found = of_lines([*rows, {}])
+    assert found.column_names == list(names)
+    assert found.to_pylist() == [{name: row.get(name) for name in names} for row in [*rows, {}]]  # type: ignore[attr-defined]

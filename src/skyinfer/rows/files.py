@@ -22,6 +22,7 @@ from ..errors import FormatError, RequestError, faults_named
 from ..files.streams import read_lines
 from ..values import encodable, lone_surrogate
 from .csv_files import open_csv
+from .json_columns import batch_of, schema_of
 from .states import refuse_repeated_names
 from .tables import States
 
@@ -153,36 +154,42 @@ def _columns_of(lines: Iterator[pa.RecordBatch], name: str, keep_faulty: bool) -
     if first is None:
         raise FormatError(f"{name}: has no rows, which would say what columns it has; write JSON Lines")
     parsed = _objects(first, 0, keep_faulty)
-    try:
-        schema = pa.Table.from_pylist([row for row in parsed if isinstance(row, dict)]).schema
-    except (pa.ArrowException, OverflowError) as error:
-        raise FormatError(f"{name}: its rows have no common columns: {error}; write JSON Lines") from error
+    with _of(name):
+        schema = schema_of(_sound(parsed), 0)
     if keep_faulty:
         if LINE in schema.names:
             raise FormatError(
                 f"{name}: field {LINE!r} is to hold lines that are no rows; rename it, or write JSON Lines"
             )
-        schema = schema.append(pa.field(LINE, pa.binary())).with_metadata(_FAULTY_LINES)
+        with_lines = schema.append(pa.field(LINE, pa.binary())).with_metadata(_FAULTY_LINES)
 
     def batches() -> Iterator[pa.RecordBatch]:
         number, some = 0, parsed
         while some:
-            sound = ((i, row) for i, row in enumerate(some, number) if isinstance(row, dict))
-            unknown = next(((i, key) for i, row in sound for key in row if key not in fields), None)
-            if unknown is not None:
-                raise FormatError(f"{name}: row {unknown[0]}: field {unknown[1]!r} is new; write JSON Lines")
-            rows = [row if isinstance(row, dict) else {LINE: row} for row in some]
-            try:
-                yield from pa.Table.from_pylist(rows, schema=schema).combine_chunks().to_batches()
-            except (pa.ArrowException, OverflowError) as error:
-                message = f"{name}: rows from {number} on are not as those before: {error}; write JSON Lines"
-                raise FormatError(message) from error
+            with _of(name):
+                found = batch_of(_sound(some), schema, number)
+            if keep_faulty:
+                faulty = pa.array([row if isinstance(row, bytes) else None for row in some], pa.binary())
+                found = pa.record_batch([*found.columns, faulty], schema=with_lines)
+            yield found
             number += len(some)
             batch = next(lines, None)
             some = [] if batch is None else _objects(batch, number, keep_faulty)
 
-    fields = set(schema.names) - ({LINE} if keep_faulty else set())
-    return Rows(schema, batches(), None)
+    return Rows(with_lines if keep_faulty else schema, batches(), None)
+
+
+def _sound(rows: list[dict[str, Any] | bytes]) -> list[dict[str, Any] | None]:
+    return [row if isinstance(row, dict) else None for row in rows]
+
+
+@contextmanager
+def _of(name: str) -> Iterator[None]:
+    """Gives faults of rows the name of their file."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from error
 
 
 def _objects(batch: pa.RecordBatch, first: int, keep_faulty: bool) -> list[dict[str, Any] | bytes]:
