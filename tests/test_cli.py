@@ -28,6 +28,8 @@ from skyinfer.errors import is_exhaustion
 from skyinfer.files import streams
 from skyinfer.files.places import SHIPPED
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
 # -------------------------------------------------------------------------------------------- decide
@@ -433,6 +435,37 @@ sys.exit(main())
 )
 def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
     found = subprocess.run([sys.executable, "-c", _INTERRUPTED, module, "info"], capture_output=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+
+
+# Ctrl-C while NumPy's C code imports a module of Python, which makes an ImportError of it.
+_LOST = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "datetime":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.modules.pop("datetime", None)
+sys.meta_path.insert(0, Interrupting())
+from skyinfer.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="os.kill ends the process where there are no signals")
+@pytest.mark.parametrize("command", ["decide", "evaluate", "serve", "rows", "train"])
+def test_ctrl_c_that_becomes_an_import_error(command: str, tmp_path: Path) -> None:
+    rest = {
+        "decide": [saved(tmp_path / "request.json", REQUEST)],
+        "evaluate": [EXAMPLES / "labelled.jsonl"],
+        "serve": ["--port", "0"],
+        "rows": [EXAMPLES / "labelled.jsonl", "-q", saved(tmp_path / "q.json", REQUEST), "-o", tmp_path / "out.jsonl"],
+        "train": [EXAMPLES / "labelled.jsonl", "-o", tmp_path / "model"],
+    }[command]
+    found = subprocess.run([sys.executable, "-c", _LOST, command, *rest], capture_output=True, timeout=60, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
 
 

@@ -23,7 +23,7 @@ from ..errors import SkyinferError, faults_named, is_exhaustion
 from ..files.whole_file import NotForcedError
 from ..terminal import abandon_stdout, flush_stdout, say, warnings_said
 from . import calibrate, convert, decide, distill, evaluate, info, inspect, play, pull, rows, serve, train, web
-from .signals import Terminated
+from .signals import Terminated, interruptions_noted
 
 # in the order of `--help`
 _COMMANDS = {
@@ -52,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: `--help`, `--version`, or a faulty command line.
     """
+    with interruptions_noted() as interruptions:
+        return _run(argv, interruptions)
+
+
+def _run(argv: Sequence[str] | None, interruptions: list[int]) -> int:
+    """`main`; `interruptions` is not empty once Ctrl-C has been pressed."""
     try:
         try:
             with warnings_said():
@@ -66,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         abandon_stdout()
         return _PIPE_CLOSED
-    except SkyinferError as error:
+    except (ImportError, SkyinferError) as error:
+        if interruptions and _is_of_import(error):
+            return _INTERRUPTED
+        if isinstance(error, ImportError):
+            raise
         return _fail(str(error))
     except MemoryError:
         return _fail("out of memory")
@@ -106,6 +116,13 @@ class _Parser(argparse.ArgumentParser):
         if message and stream is not None:
             with faults_named("standard output"):
                 stream.write(message)
+
+
+def _is_of_import(error: BaseException | None) -> bool:
+    """Whether an import failed, or it is what was said of one that did."""
+    while error is not None and not isinstance(error, ImportError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _fail(message: str) -> int:

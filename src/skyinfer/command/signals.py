@@ -59,6 +59,22 @@ def termination_raised() -> Iterator[None]:
 
 
 @contextmanager
+def interruptions_noted() -> Iterator[list[int]]:
+    """Gives a list that Ctrl-C adds to; it raises KeyboardInterrupt as ever.
+
+    That does not always arrive: NumPy's C code, which imports `datetime`, raises an ImportError in its place.
+    """
+    noted: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    with _handled(("SIGINT",), note, lambda handler: handler is signal.default_int_handler, {}):
+        yield noted
+
+
+@contextmanager
 def interruptions_deferred() -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block, a second one of them at once."""
     waiting: list[int] = []
