@@ -469,6 +469,31 @@ def test_ctrl_c_that_becomes_an_import_error(command: str, tmp_path: Path) -> No
     assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
 
 
+# Ctrl-C in the callback of a weak reference while NumPy is imported.
+_IGNORED = """
+import os, signal, sys, weakref
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            gone = type("Gone", (), {})()
+            reference = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del gone
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+from skyinfer.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="os.kill ends the process where there are no signals")
+def test_ctrl_c_that_is_ignored_where_it_comes() -> None:
+    command = [sys.executable, "-c", _IGNORED, "serve", "--port", "0"]
+    found = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+
+
 def test_the_package_alone_imports_nothing() -> None:
     """Beside what Python itself has begun with; until it is there, Ctrl-C shows a traceback."""
     code = "import sys, __future__; before = set(sys.modules); import skyinfer; print(*set(sys.modules) - before)"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
+
+# after which a Ctrl-C that was ignored is raised again
+_AGAIN_SECONDS = 0.01
 
 
 class Terminated(BaseException):
@@ -62,16 +66,31 @@ def termination_raised() -> Iterator[None]:
 def interruptions_noted() -> Iterator[list[int]]:
     """Gives a list that Ctrl-C adds to; it raises KeyboardInterrupt as ever.
 
-    That does not always arrive: NumPy's C code, which imports `datetime`, raises an ImportError in its place.
+    That does not always arrive. NumPy's C code, which imports `datetime`, raises an ImportError in its place. In the
+    callback of a weak reference, as the locks of imports have, an exception is ignored; so it is raised again later.
     """
     noted: list[int] = []
+    hook = sys.unraisablehook
 
     def note(number: int, frame: Any) -> None:
         noted.append(number)
         signal.default_int_handler(number, frame)
 
+    def ignored(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            hook(unraisable)
+            return
+        # here, too, it would be ignored
+        again = threading.Timer(_AGAIN_SECONDS, signal.raise_signal, [signal.SIGINT])
+        again.daemon = True
+        again.start()
+
     with _handled(("SIGINT",), note, lambda handler: handler is signal.default_int_handler, {}):
-        yield noted
+        sys.unraisablehook = ignored
+        try:
+            yield noted
+        finally:
+            sys.unraisablehook = hook
 
 
 @contextmanager
