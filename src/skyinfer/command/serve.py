@@ -7,6 +7,7 @@ import os
 
 from ..serve.options import add_arguments, from_arguments
 from .model_option import MODEL_VARIABLE
+from .signals import interruptions_deferred
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -23,4 +24,6 @@ def run(arguments: argparse.Namespace) -> None:
         parser.error(str(error))
     from ..serve import running
 
+    with interruptions_deferred():
+        running.import_packages()
     running.run(options)

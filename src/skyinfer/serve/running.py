@@ -10,6 +10,21 @@ from .binding import bind, bound_path
 from .options import Options
 
 
+def import_packages() -> None:
+    """Import what serving needs: by itself, so that a caller can defer Ctrl-C meanwhile, which msgspec's decoders take
+    badly while they are made.
+
+    Raises:
+        SkyinferError: the extra is not installed.
+    """
+    try:
+        from . import app, catalog, listener  # noqa: F401
+    except ImportError as error:
+        raise SkyinferError(
+            f"serving needs more packages ({error}); install them with: pip install 'skyinfer[serve]'"
+        ) from None
+
+
 def run(options: Options) -> None:
     """Serve until a signal ends it.
 
@@ -17,14 +32,11 @@ def run(options: Options) -> None:
         SkyinferError: a model cannot be served, or the extra is not installed.
         OSError: a file cannot be read, or the address cannot be bound.
     """
-    try:
-        from .app import Application
-        from .catalog import Catalog
-        from .listener import make_server
-    except ImportError as error:
-        raise SkyinferError(
-            f"serving needs more packages ({error}); install them with: pip install 'skyinfer[serve]'"
-        ) from None
+    import_packages()
+    from .app import Application
+    from .catalog import Catalog
+    from .listener import make_server
+
     opened = bind(options.host, options.port) if options.uds is None else bound_path(options.uds, options.uds_mode)
     with opened as bound:
         catalog = Catalog.load(
