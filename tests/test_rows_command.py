@@ -253,3 +253,9 @@ def test_an_empty_file_of_questions_is_told_from_a_request(run: Run, tmp_path: P
     questions.write_text("\n", "utf-8")
     fault = run("rows", tmp_path / "rows.jsonl", "-q", questions, "-o", tmp_path / "out.jsonl").fault()
     assert fault == f"{questions}: is empty; questions are a JSON object of id -> question"
+
+
+@pytest.mark.parametrize(("n", "said"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
+def test_how_many_rows_there_were(run: Run, there: Path, n: int, said: str) -> None:
+    Path("few.jsonl").write_text('{"state": "a"}\n' * n)
+    assert run("rows", "few.jsonl", "-q", "q.json", "-o", "few.out.jsonl").err == f"skyinfer: few.out.jsonl: {said}\n"

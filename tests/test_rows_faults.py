@@ -283,3 +283,28 @@ def test_a_column_called_as_that_of_faulty_lines(run: Run, there: Path) -> None:
     assert "field 'x_line' is to hold" in said
     assert run("rows", "own.parquet", "-q", "q.json", "-o", "out.jsonl", "--prefix", "b_").code == 0
     assert json.loads(Path("out.jsonl").read_text())["x_line"] == "mine"
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "-"])
+def test_a_line_with_a_field_of_an_answers_name_is_faulty(run: Run, there: Path, out: str) -> None:
+    """It is told with its row, and kept whole where faulty rows are."""
+    rows: list[dict[str, object]] = [{"id": i, "state": f"vy {i}"} for i in range(1500)]
+    rows[1200]["sure_noul"] = "mine"
+    rows[1201]["x_error"] = "of before"
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("rows", "own.jsonl", "-q", "q.json", "-o", out)
+    stopped = run(*command)
+    assert stopped.code == 1
+    assert stopped.err.rstrip().endswith(
+        "own.jsonl: rows.1200.sure_noul: an answer's field has this name; rename it or the question, or give a prefix; "
+        "--on-error keep writes such rows with their errors"
+    )
+    kept = run(*command, "--on-error", "keep", "--force")
+    lines = (kept.out if out == "-" else Path(out).read_text()).splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [i for i, row in enumerate(found) if row["x_error"] is not None] == [1200]
+    assert found[1200]["x_error"].startswith("sure_noul: an answer's field has this name")
+    assert json.loads(found[1200]["x_line"]) == rows[1200]
+    assert found[1200]["sure_noul"] is None
+    if out == "-":
+        assert run(*command, "--prefix", "a_").code == 0

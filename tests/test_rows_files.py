@@ -148,6 +148,23 @@ def test_what_a_format_cannot_hold_is_told_before_rows_are_answered(kind: Any, r
             writing.check_writable(form, schema)
 
 
+@pytest.mark.parametrize(("kind", "refused"), HELD, ids=[str(kind)[:60] for kind, _ in HELD])
+def test_the_remedy_for_a_column_that_a_format_cannot_hold_is_one(kind: Any, refused: str) -> None:
+    schema = pa.schema([pa.field("c", kind)])
+    for form in refused.split():
+        if form == "jsonl":
+            continue
+        with pytest.raises(ColumnError) as caught:
+            writing.check_writable(form, schema)
+        said = str(caught.value).rpartition("; ")[2]
+        others = {"leave it out or write Parquet": "parquet", "leave it out or write JSON Lines": "jsonl"}
+        if said == "leave it out":
+            assert "parts" in refused or {"parquet", "jsonl"} <= set(refused.split())
+        else:
+            writing.check_writable(others[said], schema)
+            writing.check_writable("parts", schema)
+
+
 def test_a_value_that_a_format_cannot_hold_is_told() -> None:
     batch = pa.record_batch([pa.array([2**62], pa.timestamp("s"))], ["c"])
     with pytest.raises(ColumnError, match="a value that Parquet cannot hold: Integer overflow"):

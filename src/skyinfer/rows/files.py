@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -245,8 +245,9 @@ class FaultsOfLines:
 class LineStates:
     """The states of lines of JSON: one field of each, or several as an object, in the order named."""
 
-    def __init__(self, names: Sequence[str], *, parse_json: bool = False) -> None:
-        self._names, self._parse_json = names or ("state",), parse_json
+    def __init__(self, names: Sequence[str], taken: Iterable[str], *, parse_json: bool = False) -> None:
+        """`taken`: names of fields that a row must not have, since its answers will."""
+        self._names, self._parse_json, self._taken = names or ("state",), parse_json, frozenset(taken)
         refuse_repeated_names(self._names)
 
     def states(self, batch: pa.RecordBatch) -> list[Any]:
@@ -255,6 +256,9 @@ class LineStates:
     def _state(self, row: dict[str, Any] | RequestError) -> Any:
         if isinstance(row, RequestError):
             return row
+        if not self._taken.isdisjoint(row):
+            name = next(name for name in row if name in self._taken)
+            return RequestError((name,), "an answer's field has this name; rename it or the question, or give a prefix")
         for name in self._names:
             if name not in row:
                 return RequestError((name,), "is missing")

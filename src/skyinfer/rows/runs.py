@@ -25,9 +25,10 @@ from ..errors import FormatError, SkyinferError, faults_named
 from ..files.whole_file import WholeFile
 from ..model import ISA_VARIABLE, Model
 from ..runtime.precision import PRECISIONS
+from .columns import ERROR
 from .files import FaultsOfLines, LineStates, Rows, keeps_faulty_lines, open_rows
 from .states import StateColumns
-from .tables import States, answered
+from .tables import States, answer_columns, answered
 from .writing import PARTS, Writable, check_writable, write_rows
 
 _PART_ROWS, _PART_BYTES, _PART_SECONDS = 1 << 16, 8 << 20, 60.0  # whichever is reached first
@@ -90,7 +91,7 @@ def answer_file(
             keep_faulty=options.get("on_error") == "keep",
         ) as rows:  # fmt: skip
             first, last = _range(rows, shard, source, source_format)
-            states = _states(rows, state, as_lines, parse_json)
+            states = _states(rows, state, _added(model, questions, options), as_lines, parse_json)
             left = _between(rows.batches, first + done, last)
             reader = answered(model, questions, rows.schema, left, states, first_row=first + done, **options)
             for form in (out_format, PARTS):
@@ -338,9 +339,8 @@ def answer_stream(
     n_rows = 0
     keep_faulty = options.get("on_error") == "keep"
     with open_rows(source, name, source_format, as_lines=as_lines, as_text=as_text, keep_faulty=keep_faulty) as rows:
-        reader = answered(
-            model, questions, rows.schema, rows.batches, _states(rows, state, as_lines, parse_json), **options
-        )
+        states = _states(rows, state, _added(model, questions, options), as_lines, parse_json)
+        reader = answered(model, questions, rows.schema, rows.batches, states, **options)
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal n_rows
@@ -353,9 +353,15 @@ def answer_stream(
     return n_rows
 
 
-def _states(rows: Rows, names: list[str], as_lines: bool, parse_json: bool) -> States:
+def _added(model: Model, questions: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """The names of the answers' columns, but for that of errors, which may be there from an earlier run."""
+    model.compile(questions)  # tells what is wrong with them by the place in the request
+    return [name for name in answer_columns(questions, **options).schema.names if name != ERROR]
+
+
+def _states(rows: Rows, names: list[str], added: list[str], as_lines: bool, parse_json: bool) -> States:
     if as_lines:
-        return LineStates(names, parse_json=parse_json)
+        return LineStates(names, added, parse_json=parse_json)
     columns = (names[0] if len(names) == 1 else names) if names else None
     found = StateColumns(rows.schema, columns, parse_json=parse_json)
     return FaultsOfLines(found) if keeps_faulty_lines(rows.schema) else found

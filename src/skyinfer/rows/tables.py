@@ -78,6 +78,22 @@ def answer_rows(
     )  # fmt: skip
 
 
+def answer_columns(
+    questions: Questions,
+    *,
+    probabilities: Probabilities = "list",
+    prefix: str = "",
+    on_error: OnError = "raise",
+    min_confidence: MinConfidence | None = None,
+    threads: int | None = None,
+) -> AnswerColumns:
+    """The columns that `answer_rows` adds. Raises as it does of these options."""
+    return AnswerColumns(
+        parse_questions(questions), prefix=prefix, probabilities=probabilities, with_errors=on_error == "keep",
+        with_abstained=thresholds_of(min_confidence) is not None,
+    )  # fmt: skip
+
+
 class States(Protocol):
     """What gives the state of each row of a batch; in place of one that cannot be read a RequestError."""
 
@@ -105,10 +121,9 @@ def answered(
     checked_threads(threads)
     checked_on_error(on_error)
     parsed = parse_questions(questions)
-    columns = AnswerColumns(
-        parsed, prefix=prefix, probabilities=probabilities, with_abstained=thresholds is not None,
-        with_errors=on_error == "keep",
-    )  # fmt: skip
+    columns = answer_columns(
+        questions, probabilities=probabilities, prefix=prefix, on_error=on_error, min_confidence=min_confidence
+    )
     joined = columns.joined(schema)
 
     def answer(numbered: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:

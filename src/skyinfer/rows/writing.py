@@ -39,14 +39,22 @@ def check_writable(form: str, schema: pa.Schema) -> None:
     for field in schema:
         if form == "jsonl":
             refuse_repeated_fields(field.type, field.name)
-        elif not _is_held(form, field, schema):
-            remedy = "write Parquet" if form == "csv" else "write JSON Lines"
+        if not _is_held(form, field, schema):
+            others = [name for other, name in _REMEDIES.items() if _is_held(PARTS, field, schema)
+                      and _is_held(other, field, schema)]  # fmt: skip
             kind = str(field.type)
             kind = kind if len(kind) <= _SHOWN else f"{kind[:_SHOWN]}..."
-            raise ColumnError(f"column {field.name!r}: {_NAMES[form]} cannot hold {kind}; leave it out or {remedy}")
+            remedy = " or ".join(["leave it out", *(f"write {name}" for name in others[:1])])
+            raise ColumnError(f"column {field.name!r}: {_NAMES[form]} cannot hold {kind}; {remedy}")
 
 
 def _is_held(form: str, field: pa.Field, schema: pa.Schema) -> bool:
+    if form == "jsonl":
+        try:
+            refuse_repeated_fields(field.type, field.name)
+        except ColumnError:
+            return False
+        return True
     alone = _written_schema(form, pa.schema([field.with_nullable(True)], schema.metadata))
     if form == "csv" and (types.is_nested(field.type) or _is_binary(alone.field(0).type)):
         return False
@@ -59,6 +67,7 @@ def _is_held(form: str, field: pa.Field, schema: pa.Schema) -> bool:
 
 
 _SHOWN = 200  # characters of a type
+_REMEDIES = {"parquet": "Parquet", "jsonl": "JSON Lines"}
 _NAMES = {"csv": "CSV", "parquet": "Parquet", "arrow": "Arrow", PARTS: "an unfinished run"}
 
 
@@ -151,7 +160,11 @@ def write_lines(file: Writable, batch: pa.RecordBatch) -> None:
     for values in zip(*(json_values(column, exact=True) for column in batch.columns), strict=True):
         if lines:
             given, row = parsed_line(values[0]), dict(zip(names[1:], values[1:], strict=True))
-            row = {LINE: text_of(values[0]), **row} if isinstance(given, RequestError) else _merged(given, row)
+            # one that has a field of an answer's name is faulty, too; what is said of an error is said anew
+            if isinstance(given, RequestError) or not (row.keys() - {ERROR}).isdisjoint(given):
+                row = {LINE: text_of(values[0]), **row}
+            else:
+                row = {**given, **row}
         else:
             row = dict(zip(names, values, strict=True))
         text.write(json.dumps(row, ensure_ascii=False, default=_text))
@@ -162,10 +175,3 @@ def write_lines(file: Writable, batch: pa.RecordBatch) -> None:
 def _text(value: Any) -> str:
     """What has no JSON, as bytes and decimals, as text."""
     return text_of(value) if isinstance(value, bytes) else str(value)
-
-
-def _merged(given: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
-    for name in answers:
-        if name in given and name != ERROR:
-            raise ColumnError(f"field {name!r}: a row has it already; give another prefix")
-    return {**given, **answers}
