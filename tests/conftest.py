@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ from skyinfer.core import border
 
 SUPPORTED_ISAS = [name for name in border.isa_names() if border.isa_supported(name)]
 _ran: set[str] = set()
+
+
+def pytest_configure() -> None:
+    # A shell has what it starts in the background ignore Ctrl-C, which processes inherit from each other.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=border.isa_names())

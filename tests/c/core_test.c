@@ -104,7 +104,7 @@ static void product(const sky_kernels *kernels, sky_weight_type type, int n, int
     for (size_t i = 0; i < n_canaries; i++)
         scratch[n_scratch + i] = canary;
     const sky_gemm g = {matrix_of(a), linear.panels, bias, residual ? matrix_of(residual) : (sky_matrix){0}, matrix_of(c),
-                        epilogue_of(epilogue), act_of(epilogue), scratch, NULL, 0.0f};
+                        epilogue_of(epilogue), act_of(epilogue), scratch, NULL};
     kernels->gemm[linear.type](&g, 0, n_panels);
     for (size_t i = 0; i < n_canaries; i++)
         expect(scratch[n_scratch + i] == canary, kernels->isa, "gemm wrote behind its scratch", k);

@@ -18,7 +18,8 @@ def import_packages() -> None:
         SkyinferError: the extra is not installed.
     """
     try:
-        from . import app, catalog, listener  # noqa: F401
+        from . import app, catalog  # noqa: F401
+        from .listener import make_server  # noqa: F401
     except ImportError as error:
         raise SkyinferError(
             f"serving needs more packages ({error}); install them with: pip install 'skyinfer[serve]'"
