@@ -55,7 +55,8 @@ class AnswerBatches:
         self._questions, self._options = questions, {**options, "state": names if state is not None else None}
         self._options["threads"] = threads
         self._model = load(model, threads=threads, precision=precision)
-        self(_empty((names,) if isinstance(names, str) else names))
+        # not by the call, which a class of the user's may have replaced and which Ray hands to another thread
+        self._answer(_empty((names,) if isinstance(names, str) else names))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The table with the answers' columns behind its own.
@@ -63,6 +64,9 @@ class AnswerBatches:
         Raises:
             ColumnError, RequestError: as `answer_rows`; a faulty row's number counts from the beginning of `table`.
         """
+        return self._answer(table)
+
+    def _answer(self, table: pa.Table) -> pa.Table:
         return answer_rows(self._model, self._questions, table, **self._options).read_all()
 
 
