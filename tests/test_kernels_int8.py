@@ -190,7 +190,11 @@ def test_an_outlier_leaves_the_rest_of_its_block_its_digits(isa: str) -> None:
         out = np.empty((9, 33), np.float32)
         Kernels(isa).gemm(x, PackedMatrix(isa, wide, int8=True), out)
         errors.append(np.sqrt(np.mean((out - x.astype(np.float64) @ wide.T.astype(np.float64)) ** 2)))
-    assert errors[1] <= (1.02 if isa in int8_reference.OF_BYTES else 1.05) * errors[0]  # where a row has one scale
+    # Rounding to steps of s adds s^2 / 12. An outlier's block has two digits and no larger steps than it had; where the
+    # row has one scale, all of its steps become those of the outlier, beside those of the weights, which stay.
+    steps = 0.0 if isa in int8_reference.OF_BYTES else 100.0 / int8_reference.ROW_LEVELS
+    of_weights = np.sqrt(np.mean((np.abs(wide).max(1) / int8_reference.LEVELS) ** 2))
+    assert errors[1] <= np.hypot(1.0, steps / of_weights) * 1.02 * errors[0]  # 2 % for chance, of 297 sums
 
 
 @pytest.mark.parametrize("fault", [np.nan, np.inf, -np.inf])

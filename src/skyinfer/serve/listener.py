@@ -338,7 +338,7 @@ class _ResponseTransport:
         if protocol.pipeline or protocol._in_head or protocol.cycle.more_body:
             protocol.linger()
         else:
-            self._protocol.transport.close()
+            protocol.transport.close()
 
 
 class _Server(uvicorn.Server):
