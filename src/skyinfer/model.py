@@ -63,9 +63,9 @@ def load(
         grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
         precision: "exact", the numbers of the file, or "int8": weights of layers and blocks in 8 bits, which take a
-            quarter of the memory of F32 and, from some millions of parameters on, a half to a third of the time where
-            the CPU multiplies bytes (VNNI), and answers that are near the exact ones (docs/compat.md). Small models
-            gain nothing.
+            quarter of the memory of F32 and, from some millions of parameters on, two fifths to a half of the time
+            where the CPU multiplies bytes (VNNI), and answers that are near the exact ones (docs/compat.md). The
+            smallest models gain little.
 
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or

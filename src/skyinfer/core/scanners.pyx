@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
-"""What is too long, or done too often, for a loop in Python: of a model file's header arrays of strings, and a
-tokenizer.json of which little has to be known; and the words of a state. All of it is untrusted; what is said about a fault is the
+"""What is too long, or done too often, for a loop in Python: arrays of strings of a model file's header, a tokenizer.json
+of which little has to be known, and the words of a state. All of it is untrusted; what is said about a fault is the
 callers' business.
 """
 
