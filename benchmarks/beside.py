@@ -47,7 +47,7 @@ def _stream(go: Event, cpu: int) -> None:
 def flops_of(model: skyinfer.Model) -> int:
     sequences = model.encode(DRONE["state"], DRONE["questions"]).values()
     lengths, markers = [len(one.ids) for one in sequences], [one.options for one in sequences]
-    steps = operations(model.config, is_tabulated(model.config), Kernels(model.isa, lengths), markers)
+    steps = operations(model.config, is_tabulated(model.config, "exact"), Kernels(model.isa, lengths), markers)
     return sum(one.flops for one in steps)
 
 

@@ -1,6 +1,6 @@
 """Where a forward pass spends its time: every product, norm and attention of it, beside the whole pass.
 
-    python benchmarks/profile_forward.py MODEL... [--seconds 10] [--isa NAME]
+    python benchmarks/profile_forward.py MODEL... [--seconds 10] [--isa NAME] [--precision int8]
 
 One thread, the drone request. Each round times the core's peak, the pass, the peak again, then a replay of the pass:
 the same kernels at the same shapes in the same order, every layer with weights of its own, so that these come from
@@ -60,9 +60,9 @@ def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: 
     yield kernels.product("head products", n_markers, 1, d, bias=True)
 
 
-def is_tabulated(config: ModelConfig) -> bool:
+def is_tabulated(config: ModelConfig, precision: str) -> bool:
     """Whether a table of token ids stands for the first product where nothing else is asked for."""
-    return 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES["exact"]
+    return 12 * config.vocab_size * config.d_model <= TOKEN_TABLE_BYTES[precision]
 
 
 def most_weights(model: skyinfer.Model) -> str:
@@ -77,12 +77,12 @@ def timed(run: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def profile(path: str, seconds: float, isa: str | None) -> None:
-    model = skyinfer.load(path, isa=isa, threads=1)
+def profile(path: str, seconds: float, isa: str | None, precision: str) -> None:
+    model = skyinfer.load(path, isa=isa, threads=1, precision=precision)
     plan, asks = forward(model)
     sequences = model.encode(DRONE["state"], DRONE["questions"]).values()
     config, lengths, markers = model.config, [len(one.ids) for one in sequences], [one.options for one in sequences]
-    tabulated, weights = is_tabulated(config), most_weights(model)
+    tabulated, weights = is_tabulated(config, precision), most_weights(model)
     steps = list(operations(config, tabulated, Kernels(model.isa, lengths, weights), markers))
     least = replace(config, d_model=2 * math.lcm(config.n_heads, config.n_decision_heads), d_ff=1)
     calls = list(operations(least, tabulated, Kernels(model.isa, [1] * len(lengths), weights), [1] * len(lengths)))
@@ -123,10 +123,11 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each model")
     parser.add_argument("--isa")
+    parser.add_argument("--precision", choices=["exact", "int8"], default="exact")
     options = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)  # of temperatures that are clamped
     for path in options.models:
-        profile(path, options.seconds, options.isa)
+        profile(path, options.seconds, options.isa, options.precision)
 
 
 if __name__ == "__main__":
