@@ -237,13 +237,12 @@ typedef enum { AS_THEY_ARE, WIDEN, WIDENED } weight_reading;
 
 /* sum [rows, PANEL_COLS] += a block of A's digits times a block of the panel, which `wide` is of 16-bit weights */
 SKY_INLINE void block_dot(const int rows, const weight_reading reading, const char *digits, size_t row_bytes, const char *w, int16_t *wide,
-                          const char *ahead, int ahead_bytes, vi sum[INT8_ROWS][PANEL_VECTORS])
+                          vi sum[INT8_ROWS][PANEL_VECTORS])
 {
     (void)wide; /* of groups of 2 only, as the next */
     (void)reading;
     SKY_UNROLL
     for (int p = 0; p < BLOCK / INT8_GROUP; p++) {
-        SKY_PREFETCH_L2(ahead + p * ahead_bytes);
 #if INT8_GROUP == 4
         const vi_weight w0 = vi_weights(w + p * GROUP_BYTES), w1 = vi_weights(w + p * GROUP_BYTES + GROUP_BYTES / 2);
 #else
@@ -286,7 +285,7 @@ static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, in
         const char *block = w + (size_t)b * block_bytes;
         vi sum[INT8_ROWS][PANEL_VECTORS];
         sum[0][0] = sum[0][1] = vi_set1(INT8_OFFSET ? a->offsets[n_blocks + i] : 0);
-        block_dot(1, AS_THEY_ARE, a->digits + (n_blocks + i) * A_PLANE_BYTES, 0, block, NULL, block, 0, sum);
+        block_dot(1, AS_THEY_ARE, a->digits + (n_blocks + i) * A_PLANE_BYTES, 0, block, NULL, sum);
         const vf scale = v_set1(a->scales[b] * (1.0f / 256.0f));
         vf w0, w1;
         block_scales(by_rows, block, &w0, &w1);
@@ -302,10 +301,9 @@ static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, in
 #define SUMMED(by_rows) ((by_rows) ? SKY_INT8_SUMMED : 1) /* blocks of k that share their scales */
 #endif
 
-/* `ahead`: what to fetch while the tile runs, ahead_bytes on with every step of a group. `by_rows`, a constant: whether weights have a
- * scale for each row. */
+/* `ahead`: what to fetch while the tile runs, so many lines on with each block. `by_rows`, a constant: whether weights have a scale for each row. */
 SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_reading reading, const sky_gemm *g, int row, int panel,
-                          const char *w, const char *ahead, int ahead_bytes)
+                          const char *w, const char *ahead, int ahead_lines)
 {
     const int k = g->a.cols, n_blocks = sky_int8_blocks(k);
     const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_BYTES : BLOCK_BYTES + 2 * PANEL_COLS;
@@ -325,12 +323,13 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_readin
         for (int i = 0; i < rows; i++)
             sum[i][0] = sum[i][1] = vi_set1(INT8_OFFSET ? ((const int32_t *)OF_ROW(a.offsets, i))[first] : 0);
         for (; b < end; b++) {
-            block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide, ahead, ahead_bytes, sum);
+            for (int line = 0; line < ahead_lines; line++, ahead += SKY_ALIGN)
+                SKY_PREFETCH_L2(ahead);
+            block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide, sum);
             if (INT8_GROUP != 4)
                 wide += BLOCK_BYTES;
             block_scales(by_rows, block, &w0, &w1);
             block += block_bytes;
-            ahead += BLOCK / INT8_GROUP * ahead_bytes;
         }
         SKY_UNROLL
         for (int i = 0; i < rows; i++) {
@@ -385,10 +384,10 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_readin
     tile_finish(rows, g, row, panel, acc);
 }
 
-typedef void int8_tile_fn(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes);
+typedef void int8_tile_fn(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_lines);
 #define INT8_TILE(R, NAME, BY_ROWS, READING) \
-    static SKY_NOINLINE void NAME##_tile_##R(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_bytes) \
-    { int8_tile(R, BY_ROWS, READING, g, row, panel, w, ahead, ahead_bytes); }
+    static SKY_NOINLINE void NAME##_tile_##R(const sky_gemm *g, int row, int panel, const char *w, const char *ahead, int ahead_lines) \
+    { int8_tile(R, BY_ROWS, READING, g, row, panel, w, ahead, ahead_lines); }
 #if INT8_GROUP == 4
 #define INT8_TILES(R) INT8_TILE(R, int8, 0, AS_THEY_ARE) INT8_TILE(R, int8_rows, 1, AS_THEY_ARE)
 #else
@@ -416,19 +415,19 @@ static int8_tile_fn *const other_tiles[2][INT8_ROWS + 1] = {INT8_HEIGHTS(int8_wi
 static void multiply_int8(const sky_gemm *g, int by_rows, int panel_begin, int panel_end)
 {
     const size_t panel_bytes = sky_int8_panel_bytes(by_rows ? SKY_WEIGHT_INT8_ROWS : SKY_WEIGHT_INT8, g->a.cols, PANEL_COLS);
-    const int k = g->a.cols, fitting = INT8_A_BLOCK_BYTES / k / INT8_ROWS * INT8_ROWS;
+    const int k = g->a.cols, n_blocks = sky_int8_blocks(k), fitting = INT8_A_BLOCK_BYTES / k / INT8_ROWS * INT8_ROWS;
     const int block = fitting > INT8_ROWS ? fitting : INT8_ROWS;
     for (int first = 0; first < g->a.rows; first += block) {
         const int last = g->a.rows - first < block ? g->a.rows : first + block;
         /* While a panel is in use, its row tiles fetch the next one, each its share */
         const int n_tiles = (last - first + INT8_ROWS - 1) / INT8_ROWS;
-        const int ahead_bytes = (GROUP_BYTES + n_tiles - 1) / n_tiles;
+        const int n_steps = n_tiles * n_blocks, ahead_lines = ((int)(panel_bytes / SKY_ALIGN) + n_steps - 1) / n_steps;
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
             for (int row = first; row < last; row += INT8_ROWS) {
                 int8_tile_fn *const *tiles = (row == first ? first_tiles : other_tiles)[by_rows];
-                tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, ahead_bytes);
-                ahead += (size_t)k / INT8_GROUP * ahead_bytes;
+                tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, ahead_lines);
+                ahead += (size_t)n_blocks * ahead_lines * SKY_ALIGN;
             }
         }
     }
