@@ -67,15 +67,16 @@ ISA_ROWS = [
 
 # These come behind those of the environment and of Python's own build, so they win. Never -march=native (a wheel
 # travels) and never -ffast-math: csrc/strict_math.h refuses to be compiled so, and the linker's flags keep out the
-# start-up code with which GCC then switches the whole process to flush-to-zero. Never Python's own -fwrapv: GCC then
-# reads more addresses from the stack, and products of bytes took 1.25 times as long. An instruction-set file keeps out of
+# start-up code with which GCC then switches the whole process to flush-to-zero. An instruction-set file keeps out of
 # link-time optimization, which could inline it where the CPU cannot follow. No debug information, five times as large
 # as all the rest, and no names but those of the core's entries, unless they are asked for.
 DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
-GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-fno-wrapv", "-ffp-contract=off"]
-GCC_FLAGS += ["-g" if DEBUG_INFO else "-g0"]
+GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
 GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S,-x"])]
 GCC_ISA_FLAGS = ["-fno-lto"]
+# Python's own -fwrapv, which Cython's output may need, has GCC keep addresses on the stack: products of bytes then take
+# 1.25 times as long.
+GCC_PLAIN_FLAGS = ["-fno-wrapv"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 
@@ -127,7 +128,9 @@ class BuildCore(build_ext):
         rows = [row for row in rows if not row.optional or msvc or self.knows(own_flags(row, msvc))]
         flags = MSVC_FLAGS if msvc else GCC_FLAGS
         plain = [name for name in ext.sources if name.startswith("csrc/")]
-        jobs = [(plain, flags)] + [([f"csrc/kernels/{row.name}.c"], flags + own_flags(row, msvc)) for row in rows]
+        plain_flags = flags if msvc else flags + GCC_PLAIN_FLAGS
+        jobs = [(plain, plain_flags)]
+        jobs += [([f"csrc/kernels/{row.name}.c"], plain_flags + own_flags(row, msvc)) for row in rows]
         objects = []
         for sources, own in jobs:
             objects += self.compiler.compile(

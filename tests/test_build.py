@@ -56,7 +56,7 @@ def compile_as_setup(setup_py: dict[str, Any], source: str, folder: Path, given:
     need("cc")
     (folder / "x.c").write_text(source)
     commands = [
-        ["cc", *given, "-fPIC", "-c", "x.c", *setup_py["GCC_FLAGS"]],
+        ["cc", *given, "-fPIC", "-c", "x.c", *setup_py["GCC_FLAGS"], *setup_py["GCC_PLAIN_FLAGS"]],
         ["cc", "-shared", *given, "x.o", "-o", "x.so", *setup_py["GCC_LINK_FLAGS"]],
     ]
     for command in commands:
@@ -75,17 +75,21 @@ def test_no_start_up_code_flushes_subnormals(setup_py: dict[str, Any], given: li
 
 @pytest.mark.skipif(sys.platform == "win32", reason="of GCC and Clang")
 def test_own_flags_win(setup_py: dict[str, Any], tmp_path: Path) -> None:
-    """Optimization, no contraction (a product would leave its rounding error here) and no debug information."""
+    """Optimization, no contraction (a product would leave its rounding error here), no debug information and no wrapping
+    sums, which Python's own builds ask for."""
     source = """
     #if !defined(__OPTIMIZE__)
     #error "not optimized"
     #endif
     __attribute__((visibility("default")))
     double rest(double x, double y, double z) { return x * y - z; }
+    __attribute__((visibility("default")))
+    int is_less(int x) { return x < x + 1; }
     """
-    given = ["-O0", "-g3", "-ffp-contract=fast", "-march=native"]
+    given = ["-O0", "-g3", "-ffp-contract=fast", "-march=native", "-fwrapv"]
     library = compile_as_setup(setup_py, source, tmp_path, given)
     assert b".debug_info" not in library.read_bytes()
     rest = ctypes.CDLL(str(library)).rest
     rest.argtypes, rest.restype = 3 * [ctypes.c_double], ctypes.c_double
     assert rest(0.1, 0.1, 0.1 * 0.1) == 0
+    assert ctypes.CDLL(str(library)).is_less(2**31 - 1) == 1

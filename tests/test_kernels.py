@@ -150,12 +150,17 @@ def through_epilogue(isa: str, x: np.ndarray, epilogue: str) -> np.ndarray:
     return out[:, 0]
 
 
+def gelu_bound(isa: str) -> float:
+    """Of GELU's absolute error (vec_tpl.h)."""
+    return 5e-7 if isa.startswith("avx") else 1.1e-6
+
+
 def test_gelu_is_the_exact_one_everywhere(isa: str) -> None:
     magnitudes = np.concatenate([np.linspace(0, 9, 200_003), 10.0 ** np.linspace(-38, 30, 2_001)])
     x = np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
     error = np.abs(through_epilogue(isa, x, "gelu") - reference.gelu_erf(x))
-    assert error[np.abs(x) <= 9].max() <= 1.1e-6
-    assert (error <= 1.1e-6 + 2 * EPS * np.abs(x)).all()
+    assert error[np.abs(x) <= 9].max() <= gelu_bound(isa)
+    assert (error <= gelu_bound(isa) + 2 * EPS * np.abs(x)).all()
     far = np.array([-6.0, -50.0, -1e30, 6.0, 50.0, 1e30], np.float32)
     np.testing.assert_allclose(through_epilogue(isa, far, "gelu"), np.maximum(far, 0.0), rtol=0, atol=1e-7)
 
@@ -172,7 +177,7 @@ def test_every_activation_is_right_everywhere(isa: str, name: str) -> None:
     x = np.concatenate([x, -(10.0 ** np.linspace(-30, 10, 401))]).astype(np.float32)
     error = np.abs(through_epilogue(isa, x, f"gated {name}") - reference.ACTIVATIONS[BY_NAME[name].transformers[0]](x))
     exact = np.abs(act_of(f"gated {name}")(x))
-    bound = 1.1e-6 if name in ("gelu", "gelu_clipped") else 5e-7
+    bound = gelu_bound(isa) if name in ("gelu", "gelu_clipped") else 5e-7
     assert (error <= bound + 8 * EPS * exact).all(), x[np.argmax(error - 8 * EPS * exact)]
 
 

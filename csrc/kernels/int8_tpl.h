@@ -37,8 +37,6 @@
 #define KEEP_IN_ORDER(x) ((void)0)
 #endif
 
-SKY_INLINE vf v_abs(vf x) { return v_max(x, v_sub(v_set1(0.0f), x)); }
-
 SKY_INLINE vf load_first(const float *p, int n) { return n >= VL ? v_load(p) : n > 0 ? v_load_part(p, n) : v_set1(0.0f); }
 
 /* Block b of x [k], zero beyond k, times that of `factors` if there are any. `is_whole`, a constant: none of it lies beyond k. */

@@ -36,6 +36,7 @@ SKY_INLINE vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
 SKY_INLINE vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
 SKY_INLINE vf v_min(vf a, vf b) { return vminq_f32(a, b); }
 SKY_INLINE vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
+SKY_INLINE vf v_abs(vf x) { return vabsq_f32(x); }
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 SKY_INLINE vf v_round(vf x) { return vrndnq_f32(x); }
 SKY_INLINE vf v_scale2(vf x, vf n)
