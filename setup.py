@@ -74,9 +74,9 @@ DEBUG_INFO = os.environ.get("SKYINFER_DEBUG_INFO", "") not in ("", "0")
 GCC_FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-ffp-contract=off", "-g" if DEBUG_INFO else "-g0"]
 GCC_LINK_FLAGS = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", *([] if DEBUG_INFO else ["-Wl,-S,-x"])]
 GCC_ISA_FLAGS = ["-fno-lto"]
-# Python's own -fwrapv, which Cython's output may need, has GCC keep addresses on the stack: products of bytes then take
-# 1.25 times as long.
-GCC_PLAIN_FLAGS = ["-fno-wrapv"]
+# Python is built with -fwrapv or -fno-strict-overflow, which Cython's output may need. GCC then keeps addresses on the
+# stack, and products of bytes take 1.25 times as long.
+GCC_PLAIN_FLAGS = ["-fno-wrapv", "-fstrict-overflow"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 
 

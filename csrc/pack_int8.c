@@ -52,12 +52,12 @@ static uint16_t half_of(float x)
 /* q [n] = x / scale, rounded; zeros where the scale is 0, or so small that its inverse is no number. */
 static void quantize(const float *x, int n, float scale, int8_t *q)
 {
-    const float factor = scale >= FLT_MIN ? 1.0f / scale : 0.0f, round = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded */
+    const float factor = scale >= FLT_MIN ? 1.0f / scale : 0.0f;
     for (int i = 0; i < n; i++) {
         float y = x[i] * factor;
         y = y > 127.0f ? 127.0f : y;
         y = y < -127.0f ? -127.0f : y;
-        q[i] = (int8_t)(int32_t)(y + round - round);
+        q[i] = (int8_t)(int32_t)(y + SKY_ROUNDER - SKY_ROUNDER);
     }
 }
 
@@ -98,7 +98,10 @@ int sky_to_q8_0(const sky_kernels *kernels, sky_weight_type type, const void *da
         const uint16_t half = half_of(scale <= 65504.0f ? scale : 0.0f);
         memcpy(block.scale, &half, sizeof half);
         kernels->widen_f16(&half, 1, &scale);
-        quantize(x, BLOCK, scale, block.q);
+        if (largest < INFINITE) /* what is NaN cannot be made an integer */
+            quantize(x, BLOCK, scale, block.q);
+        else
+            memset(block.q, 0, sizeof block.q);
         memcpy((char *)out + b * sizeof block, &block, sizeof block);
     }
     return finite;

@@ -31,7 +31,7 @@ static int is_id(int32_t id, int32_t n_vocab) { return id >= 0 && id < n_vocab; 
 static sky_status check_option(sky_questions *q, const sky_model *m, const sky_question_list *list, int i, int k)
 {
     const int at = list->marker_offsets[i] + k;
-    const int32_t begin = list->option_offsets[at], n = list->option_offsets[at + 1] - begin;
+    const int32_t begin = list->option_offsets[at], end = list->option_offsets[at + 1], n = end > begin && begin >= 0 ? end - begin : 0;
     const int32_t n_positions = m ? m->params.max_positions : SKY_MAX_POSITIONS, n_vocab = m ? m->params.n_vocab : SKY_MAX_VOCAB;
     if (n < 1 || n > n_positions)
         return fail(q, SKY_ERR_ARGUMENT, "question %d, option %d: expected 1 to %d tokens", i, k, n_positions);

@@ -74,7 +74,8 @@ def test_no_start_up_code_flushes_subnormals(setup_py: dict[str, Any], given: li
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="of GCC and Clang")
-def test_own_flags_win(setup_py: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrapping", ["-fwrapv", "-fno-strict-overflow"])
+def test_own_flags_win(setup_py: dict[str, Any], wrapping: str, tmp_path: Path) -> None:
     """Optimization, no contraction (a product would leave its rounding error here), no debug information and no wrapping
     sums, which Python's own builds ask for."""
     source = """
@@ -85,11 +86,14 @@ def test_own_flags_win(setup_py: dict[str, Any], tmp_path: Path) -> None:
     double rest(double x, double y, double z) { return x * y - z; }
     __attribute__((visibility("default")))
     int is_less(int x) { return x < x + 1; }
+    __attribute__((visibility("default")))
+    int is_before(const char *p) { return p < p + 1; }
     """
-    given = ["-O0", "-g3", "-ffp-contract=fast", "-march=native", "-fwrapv"]
+    given = ["-O0", "-g3", "-ffp-contract=fast", "-march=native", wrapping]
     library = compile_as_setup(setup_py, source, tmp_path, given)
     assert b".debug_info" not in library.read_bytes()
     rest = ctypes.CDLL(str(library)).rest
     rest.argtypes, rest.restype = 3 * [ctypes.c_double], ctypes.c_double
     assert rest(0.1, 0.1, 0.1 * 0.1) == 0
     assert ctypes.CDLL(str(library)).is_less(2**31 - 1) == 1
+    assert ctypes.CDLL(str(library)).is_before(ctypes.c_void_p(-1)) == 1

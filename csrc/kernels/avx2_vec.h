@@ -35,11 +35,11 @@ SKY_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 SKY_INLINE vf v_abs(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 SKY_INLINE vf v_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-#define V_TABLE 8
-SKY_INLINE vf v_lookup(const float *table, vf x) { return _mm256_permutevar8x32_ps(_mm256_load_ps(table), _mm256_castps_si256(x)); }
-SKY_INLINE vf v_scale2(vf x, vf n)
+#define HAS_LOOKUP 1
+SKY_INLINE vf v_lookup(const float *table, vf i) { return _mm256_permutevar8x32_ps(_mm256_load_ps(table), _mm256_castps_si256(i)); }
+SKY_INLINE vf v_scale2(vf x, vf i)
 {
-    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(i), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(x, _mm256_castsi256_ps(exponent));
 }
 SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)

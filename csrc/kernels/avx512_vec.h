@@ -31,9 +31,9 @@ SKY_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 SKY_INLINE vf v_abs(vf x) { return _mm512_abs_ps(x); }
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 SKY_INLINE vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-#define V_TABLE 16
-SKY_INLINE vf v_lookup(const float *table, vf x) { return _mm512_permutexvar_ps(_mm512_castps_si512(x), _mm512_load_ps(table)); }
-SKY_INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+#define HAS_LOOKUP 1
+SKY_INLINE vf v_lookup(const float *table, vf i) { return _mm512_permutexvar_ps(_mm512_castps_si512(i), _mm512_load_ps(table)); }
+SKY_INLINE vf v_scale2(vf x, vf i) { return _mm512_scalef_ps(x, v_sub(i, v_set1(SKY_ROUNDER))); }
 SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)
 {
     const unsigned in_front = begin < VL ? ~0u << (begin > 0 ? begin : 0) : 0;

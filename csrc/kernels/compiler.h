@@ -27,13 +27,6 @@
 #define SKY_NOINLINE
 #endif
 
-/* In front of a table's type: it begins on a cache line. */
-#if defined(_MSC_VER)
-#define SKY_ALIGNED __declspec(align(64))
-#else
-#define SKY_ALIGNED __attribute__((aligned(64)))
-#endif
-
 /* Before a loop over an array of registers: without it the array would live in memory. */
 #if defined(__clang__)
 #define SKY_UNROLL _Pragma("unroll")

@@ -1,15 +1,16 @@
-/* Phi(-u), u >= 0, as a polynomial of each of V_TABLE - 1 intervals, for an instruction set that looks VL numbers up in a register of
- * as many. Interval i is that of the u with i = round(u * GELU_INTERVALS); in it Phi(-u) is the polynomial, of the coefficients
- * gelu_table[.][i] in ascending order, of u * GELU_INTERVALS - i. The last one stands for all beyond: 0.
+/* Phi(-u), u >= 0, by a polynomial for each of VL intervals, which v_lookup chooses. Interval i is that of the u with
+ * i = round(u * GELU_INTERVALS_IN_1); in it Phi(-u) is the polynomial, of coefficients gelu_table[.][i] in ascending powers, of
+ * u * GELU_INTERVALS_IN_1 - i. The last one stands for all beyond: 0.
  *
  * Each is the fit whose largest error times u is least, which is what GELU gets of it (Lawson's iteration on 4,001 points). Largest
- * error of GELU: 2.5e-7 with 16 intervals, of which the rounding of a float is 2.4e-7, and 4.6e-7 with 8. */
+ * error of GELU: 2.5e-7 with VL 16, of which the rounding of a float is 2.4e-7, and 4.6e-7 with VL 8. */
 #ifndef SKY_GELU_TABLE_H
 #define SKY_GELU_TABLE_H
 
-#if V_TABLE == 16
-#define GELU_INTERVALS 2.625f
-static const SKY_ALIGNED float gelu_table[5][V_TABLE] = {
+#if VL == 16
+#define GELU_INTERVALS_IN_1 2.625f
+#define GELU_COEFFICIENTS 5
+static const _Alignas(SKY_ALIGN) float gelu_table[GELU_COEFFICIENTS][VL] = {
     {0.49999997f, 0.351619244f, 0.223058432f, 0.126548976f, 0.063778162f, 0.0284055155f, 0.0111354869f, 0.00383037864f, 0.00115331006f,
      0.000303383422f, 6.96174757e-05f, 1.3918564e-05f, 2.4220858e-06f, 3.66564677e-07f, 4.82154512e-08f, 0.0f},
     {-0.151976988f, -0.141339809f, -0.113691285f, -0.0790978f, -0.0475963876f, -0.0247715563f, -0.0111506144f, -0.00434116833f,
@@ -23,9 +24,10 @@ static const SKY_ALIGNED float gelu_table[5][V_TABLE] = {
      0.000109173678f, 6.45804539e-05f, 2.96212729e-05f, 1.0966648e-05f, 3.34570586e-06f, 8.51466609e-07f, 1.82209732e-07f,
      3.29681065e-08f, 0.0f},
 };
-#elif V_TABLE == 8
-#define GELU_INTERVALS 1.1875f
-static const SKY_ALIGNED float gelu_table[6][V_TABLE] = {
+#elif VL == 8
+#define GELU_INTERVALS_IN_1 1.1875f
+#define GELU_COEFFICIENTS 6
+static const _Alignas(SKY_ALIGN) float gelu_table[GELU_COEFFICIENTS][VL] = {
     {0.49999997f, 0.199864909f, 0.0460703075f, 0.00576320942f, 0.000378032564f, 1.27477606e-05f, 2.18500219e-07f, 0.0f},
     {-0.335949391f, -0.235659525f, -0.0813444778f, -0.0138159655f, -0.00115465827f, -4.74941953e-05f, -9.62121817e-07f, 0.0f},
     {-2.96023009e-05f, 0.0835277364f, 0.0576981902f, 0.0147022028f, 0.0016353277f, 8.35449537e-05f, 2.00025079e-06f, 0.0f},
@@ -34,6 +36,5 @@ static const SKY_ALIGNED float gelu_table[6][V_TABLE] = {
     {-0.00362530863f, 0.000790777151f, 0.00196785713f, -0.000284176378f, -0.000306712376f, -4.42769888e-05f, -2.27515989e-06f, 0.0f},
 };
 #endif
-#define GELU_COEFFICIENTS (sizeof gelu_table / sizeof *gelu_table)
 
 #endif

@@ -4,13 +4,14 @@
  *   INT8_ROWS                     of the register tile, at most TILE_ROWS
  *   INT8_GROUP, INT8_OFFSET       how a panel is packed: see sky_int8_format. A group of 4 takes activations by bytes, one of 2 by
  *                                 16 bits
- *   vi                            a vector of VL 32-bit integers
+ *   vi, vi_weight                 a vector of VL 32-bit integers; of VL groups of weights
  *   vi_set1(i)                    i in every lane
  *   vi_dot(sum, w, a)             sum + the sum of the products of a lane's group of weights, as vi_weights reads them, and the
  *                                 group of activations that every lane of `a` holds; never saturates
  *   vi_weights(p)                 VL * INT8_GROUP bytes of a panel, on a boundary of as many bytes
  *   vi_load(p) vi_store(p, w)     such weights as 16-bit integers, on the same boundary (groups of 2 only)
  *   v_from_int(x)                 the nearest float of each lane
+ *   v_round v_abs                 to the nearest integer; the magnitude
  *   v_store_i32 v_store_i16 v_store_i8     VL whole numbers as integers, any alignment (i8 for groups of 4, i16 for groups of 2)
  *
  * Integer sums are exact, so their order is free. Float sums go in ascending k, one term for all of k that shares its scales, with one
@@ -24,11 +25,11 @@
 
 #define BLOCK SKY_INT8_BLOCK
 #define BLOCK_VECTORS (BLOCK / VL)
-#define BLOCK_BYTES (BLOCK * PANEL_COLS)
-#define GROUP_BYTES (PANEL_COLS * INT8_GROUP)
+#define BLOCK_WEIGHTS (BLOCK * PANEL_COLS)
+#define GROUP_WEIGHTS (PANEL_COLS * INT8_GROUP)
 #define A_GROUP_BYTES 4 /* a group of activations is 32 bits: 4 bytes, or 2 numbers of 16 bits */
 #define A_PLANE_BYTES (BLOCK / INT8_GROUP * A_GROUP_BYTES)
-#define INT8_A_BLOCK_BYTES (1 << 18)
+#define INT8_A_BLOCK (1 << 18) /* numbers: 256 KB of bytes, or 512 of 16 bits, in smaller blocks of which each panel would be widened again */
 
 /* Keeps the compiler from computing products of several steps before it adds them, for which there are too few registers. */
 #if defined(__GNUC__) && SKY_X86_64
@@ -242,11 +243,11 @@ SKY_INLINE void block_dot(const int rows, const weight_reading reading, const ch
     SKY_UNROLL
     for (int p = 0; p < BLOCK / INT8_GROUP; p++) {
 #if INT8_GROUP == 4
-        const vi_weight w0 = vi_weights(w + p * GROUP_BYTES), w1 = vi_weights(w + p * GROUP_BYTES + GROUP_BYTES / 2);
+        const vi_weight w0 = vi_weights(w + p * GROUP_WEIGHTS), w1 = vi_weights(w + p * GROUP_WEIGHTS + GROUP_WEIGHTS / 2);
 #else
-        int16_t *wide0 = wide + p * GROUP_BYTES, *wide1 = wide0 + GROUP_BYTES / 2;
-        const vi_weight w0 = reading == WIDENED ? vi_load(wide0) : vi_weights(w + p * GROUP_BYTES);
-        const vi_weight w1 = reading == WIDENED ? vi_load(wide1) : vi_weights(w + p * GROUP_BYTES + GROUP_BYTES / 2);
+        int16_t *wide0 = wide + p * GROUP_WEIGHTS, *wide1 = wide0 + GROUP_WEIGHTS / 2;
+        const vi_weight w0 = reading == WIDENED ? vi_load(wide0) : vi_weights(w + p * GROUP_WEIGHTS);
+        const vi_weight w1 = reading == WIDENED ? vi_load(wide1) : vi_weights(w + p * GROUP_WEIGHTS + GROUP_WEIGHTS / 2);
         if (reading == WIDEN) {
             vi_store(wide0, w0);
             vi_store(wide1, w1);
@@ -268,7 +269,7 @@ SKY_INLINE void block_dot(const int rows, const weight_reading reading, const ch
 /* The scales in a block of weights, behind its digits, or 1 where its rows have one each. */
 SKY_INLINE void block_scales(const int by_rows, const char *w, vf *w0, vf *w1)
 {
-    const uint16_t *scales = (const uint16_t *)(const void *)(w + BLOCK_BYTES);
+    const uint16_t *scales = (const uint16_t *)(const void *)(w + BLOCK_WEIGHTS);
     *w0 = by_rows ? v_set1(1.0f) : v_load_f16(scales);
     *w1 = by_rows ? v_set1(1.0f) : v_load_f16(scales + VL);
 }
@@ -299,12 +300,13 @@ static SKY_NOINLINE void add_lower_digits(int by_rows, const sky_int8_row *a, in
 #define SUMMED(by_rows) ((by_rows) ? SKY_INT8_SUMMED : 1) /* blocks of k that share their scales */
 #endif
 
-/* `ahead`: what to fetch while the tile runs, so many lines on with each block. `by_rows`, a constant: whether weights have a scale for each row. */
+/* `ahead`: what to fetch while the tile runs, ahead_lines of it with each block. `by_rows`, a constant: whether weights have a scale for
+ * each row. */
 SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_reading reading, const sky_gemm *g, int row, int panel,
                           const char *w, const char *ahead, int ahead_lines)
 {
     const int k = g->a.cols, n_blocks = sky_int8_blocks(k);
-    const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_BYTES : BLOCK_BYTES + 2 * PANEL_COLS;
+    const size_t row_bytes = sky_int8_row_bytes(k), block_bytes = by_rows ? BLOCK_WEIGHTS : BLOCK_WEIGHTS + 2 * PANEL_COLS;
     const sky_int8_row a = sky_int8_row_at((char *)g->a_int8 + (size_t)row * row_bytes, k); /* row i of the tile: i * row_bytes on */
     const char *block = w;
     int16_t *wide = INT8_GROUP == 4 ? NULL : (int16_t *)(void *)g->scratch;
@@ -325,7 +327,7 @@ SKY_INLINE void int8_tile(const int rows, const int by_rows, const weight_readin
                 SKY_PREFETCH_L2(ahead);
             block_dot(rows, reading, a.digits + b * A_PLANE_BYTES, row_bytes, block, wide, sum);
             if (INT8_GROUP != 4)
-                wide += BLOCK_BYTES;
+                wide += BLOCK_WEIGHTS;
             block_scales(by_rows, block, &w0, &w1);
             block += block_bytes;
         }
@@ -413,19 +415,20 @@ static int8_tile_fn *const other_tiles[2][INT8_ROWS + 1] = {INT8_HEIGHTS(int8_wi
 static void multiply_int8(const sky_gemm *g, int by_rows, int panel_begin, int panel_end)
 {
     const size_t panel_bytes = sky_int8_panel_bytes(by_rows ? SKY_WEIGHT_INT8_ROWS : SKY_WEIGHT_INT8, g->a.cols, PANEL_COLS);
-    const int k = g->a.cols, n_blocks = sky_int8_blocks(k), fitting = INT8_A_BLOCK_BYTES / k / INT8_ROWS * INT8_ROWS;
+    const int k = g->a.cols, n_blocks = sky_int8_blocks(k), fitting = INT8_A_BLOCK / k / INT8_ROWS * INT8_ROWS;
     const int block = fitting > INT8_ROWS ? fitting : INT8_ROWS;
     for (int first = 0; first < g->a.rows; first += block) {
         const int last = g->a.rows - first < block ? g->a.rows : first + block;
-        /* While a panel is in use, its row tiles fetch the next one, each its share */
+        /* While a panel is in use, its first row tiles fetch the next one */
         const int n_tiles = (last - first + INT8_ROWS - 1) / INT8_ROWS;
         const int n_steps = n_tiles * n_blocks, ahead_lines = ((int)(panel_bytes / SKY_ALIGN) + n_steps - 1) / n_steps;
         for (int panel = panel_begin; panel < panel_end; panel++) {
             const char *w = (const char *)g->panels + (size_t)panel * panel_bytes, *ahead = w + panel_bytes;
             for (int row = first; row < last; row += INT8_ROWS) {
                 int8_tile_fn *const *tiles = (row == first ? first_tiles : other_tiles)[by_rows];
-                tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, ahead_lines);
-                ahead += (size_t)n_blocks * ahead_lines * SKY_ALIGN;
+                const int lines = ahead < w + 2 * panel_bytes ? ahead_lines : 0;
+                tiles[last - row < INT8_ROWS ? last - row : INT8_ROWS](g, row, panel, w, ahead, lines);
+                ahead += (size_t)n_blocks * lines * SKY_ALIGN;
             }
         }
     }

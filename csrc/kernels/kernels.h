@@ -22,6 +22,7 @@
 #define SKY_ALIGN 64             /* bytes; every packed tensor and plan buffer starts on it */
 #define SKY_MAX_PANEL_COLS 32    /* the widest panel of any instruction set */
 #define SKY_MAX_TILE_ROWS 12     /* the tallest register tile of any */
+#define SKY_ROUNDER 12582912.0f  /* 1.5 * 2^23: what is added to it is rounded to an integer, which its lowest bits then are */
 #define SKY_MAX_K_PART 1024      /* what a product with the linear epilogue takes of k at once, but for an end: see sky_gemm_scratch */
 
 /* Floats [rows, cols] with `stride` elements from row to row. Whether a kernel writes to one says the kernel's contract; data

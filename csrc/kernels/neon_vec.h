@@ -39,9 +39,9 @@ SKY_INLINE vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
 SKY_INLINE vf v_abs(vf x) { return vabsq_f32(x); }
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 SKY_INLINE vf v_round(vf x) { return vrndnq_f32(x); }
-SKY_INLINE vf v_scale2(vf x, vf n)
+SKY_INLINE vf v_scale2(vf x, vf i)
 {
-    const int32x4_t exponent = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+    const int32x4_t exponent = vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(i), vdupq_n_s32(127)), 23);
     return vmulq_f32(x, vreinterpretq_f32_s32(exponent));
 }
 SKY_INLINE vf v_keep(vf x, int begin, int end, vf other)

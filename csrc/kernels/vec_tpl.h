@@ -7,29 +7,30 @@
  *   v_set1 v_add v_sub v_mul v_div
  *   v_min v_max                     b where a is NaN, and b or NaN where b is: so a NaN comes through as the second of two
  *   v_fma(a, b, c)                  a * b + c, rounded once
- *   v_round                         to the nearest integer
- *   v_scale2(x, n)                  x * 2^n for integral n in [-126, 127]
+ *   v_scale2(x, i)                  x * 2^n for i = SKY_ROUNDER + n, n in [-126, 127]
  *   v_keep(x, begin, end, other)    the lanes [begin, end) of x, which may lie outside of it, and those of other elsewhere
- *   v_abs
  *   v_sum v_hmax                    across the lanes
  *   v_transpose(x)                  VL vectors as rows become columns
- *   V_TABLE, v_lookup(table, x)     where VL numbers can be looked up at once: V_TABLE is VL, x V_ROUNDER plus indices below it
  *
- * Errors, against double precision (tests/test_kernels.py): GELU 1.1e-6 absolute (5e-7 with V_TABLE), SiLU 8 units in the last place, the other
+ * and where VL numbers can be looked up at once:
+ *
+ *   HAS_LOOKUP                      1
+ *   v_lookup(table, i)              table[n] for i = SKY_ROUNDER + n, 0 <= n < VL; the table is on a boundary of its VL floats
+ *   v_abs
+ *
+ * Errors, against double precision (tests/test_kernels.py): GELU 1.1e-6 absolute (with v_lookup 5e-7, of 16 lanes 3e-7), SiLU 8 units in the last place, the other
  * activations 5e-7 absolute or 8 units in the last place.
  */
 #ifndef SKY_VEC_TPL_H
 #define SKY_VEC_TPL_H
 
-#define V_ROUNDER 12582912.0f /* 1.5 * 2^23: what is added to it is rounded to an integer, which its lowest bits then are */
-
 /* exp for x <= 88, NaN for NaN; below -87.3 it stays at the smallest normal number. Cody-Waite reduction, then the polynomial of degree 5
- * on |r| <= ln(2)/2 whose largest relative error, 1.1e-7, is least of those that begin with 1 + r. */
+ * on |r| <= ln(2)/2 whose largest relative error, 1.1e-7, is least of those that begin with 1 + r; with rounding 1.8e-7. */
 SKY_INLINE vf v_exp(vf x)
 {
-    const vf rounder = v_set1(V_ROUNDER);
+    const vf rounder = v_set1(SKY_ROUNDER);
     x = v_min(v_set1(88.0f), v_max(v_set1(-87.336544f), x));
-    const vf n = v_sub(v_fma(x, v_set1(1.44269504f), rounder), rounder);
+    const vf i = v_fma(x, v_set1(1.44269504f), rounder), n = v_sub(i, rounder);
     vf r = v_fma(n, v_set1(-0.693359375f), x);
     r = v_fma(n, v_set1(2.12194440e-4f), r);
     vf p = v_set1(0.00831250101f);
@@ -38,23 +39,23 @@ SKY_INLINE vf v_exp(vf x)
     p = v_fma(p, r, v_set1(0.499992311f));
     p = v_fma(p, r, v_set1(1.0f));
     p = v_fma(p, r, v_set1(1.0f));
-    return v_scale2(p, n);
+    return v_scale2(p, i);
 }
 
-#ifdef V_TABLE
+#if HAS_LOOKUP
 #include "gelu_table.h"
 
 /* x * Phi(x) = max(x, 0) - |x| * Phi(-|x|) */
 SKY_INLINE vf v_gelu(vf x)
 {
-    const vf u = v_abs(x), rounder = v_set1(V_ROUNDER);
-    const vf at = v_min(v_mul(u, v_set1(GELU_INTERVALS)), v_set1(V_TABLE - 1));
-    const vf index = v_add(at, rounder), r = v_sub(at, v_sub(index, rounder));
-    vf p = v_lookup(gelu_table[GELU_COEFFICIENTS - 1], index);
+    const vf u = v_abs(x), zero = v_set1(0.0f), rounder = v_set1(SKY_ROUNDER);
+    const vf at = v_min(v_mul(u, v_set1(GELU_INTERVALS_IN_1)), v_set1(VL - 1));
+    const vf i = v_add(at, rounder), r = v_sub(at, v_sub(i, rounder));
+    vf p = v_lookup(gelu_table[GELU_COEFFICIENTS - 1], i);
     SKY_UNROLL
-    for (int i = (int)GELU_COEFFICIENTS - 2; i >= 0; i--)
-        p = v_fma(p, r, v_lookup(gelu_table[i], index));
-    return v_fma(v_sub(v_set1(0.0f), u), p, v_max(v_set1(0.0f), x)); /* of an infinity NaN */
+    for (int power = GELU_COEFFICIENTS - 2; power >= 0; power--)
+        p = v_fma(p, r, v_lookup(gelu_table[power], i));
+    return v_fma(v_sub(zero, u), p, v_max(zero, x)); /* of an infinity NaN */
 }
 #else
 /* x * Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2. erf(x / sqrt 2) = x P(x^2) / Q(x^2), a rational minimax fit (Lawson's

@@ -50,13 +50,7 @@ SKY_INLINE vf v_fma(vf a, vf b, vf c) { return wasm_f32x4_relaxed_madd(a, b, c);
 #else
 SKY_INLINE vf v_fma(vf a, vf b, vf c) { return wasm_f32x4_add(wasm_f32x4_mul(a, b), c); } /* rounded twice, everywhere */
 #endif
-SKY_INLINE vf v_round(vf x) { return wasm_f32x4_nearest(x); }
-SKY_INLINE vf v_scale2(vf x, vf n)
-{
-    /* 1.5 * 2^23 + n has n in its lowest bits; a conversion to integers, which saturates here, takes seven instructions */
-    const vf bits = wasm_i32x4_shl(v_add(n, v_set1(12582912.0f)), 23);
-    return v_mul(x, wasm_i32x4_add(bits, wasm_i32x4_splat(127 << 23)));
-}
+SKY_INLINE vf v_scale2(vf x, vf i) { return v_mul(x, wasm_i32x4_shl(wasm_i32x4_add(i, wasm_i32x4_splat(127)), 23)); }
 /* Exponent and fraction of a half lie where a float has them after a shift by 13, but for the exponent's bias, which a product
  * corrects exactly, also where the half is subnormal; of an infinity or NaN all exponent bits are set then. */
 SKY_INLINE vf v_load_f16(const uint16_t *p)
