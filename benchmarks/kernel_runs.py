@@ -51,7 +51,7 @@ class Kernels:
     """Makes operations. They share arrays [tokens, width] as those of a pass do; weights they do not share."""
 
     def __init__(self, isa: str, lengths: list[int], weights: str = "f32") -> None:
-        """`weights`: a type of `Core.parameters`, that of all products but those into one column, as `load` has it."""
+        """`weights`: a type of `Core.parameters`, that of all products but where another is asked for."""
         self.core, self.lengths, self.rng = core_kernels.Kernels(isa), lengths, np.random.default_rng(0)
         self.weights = weights
         self.arrays: dict[tuple[str, int], np.ndarray] = {}
@@ -62,21 +62,33 @@ class Kernels:
         return self.arrays[use, width]
 
     def product(
-        self, kind: str, m: int, n: int, k: int, epilogue: str = "linear", bias: bool = False, residual: bool = False
+        self,
+        kind: str,
+        m: int,
+        n: int,
+        k: int,
+        epilogue: str = "linear",
+        *,
+        bias: bool = False,
+        residual: bool = False,
+        weights: str | None = None,
     ) -> Operation:
+        weights = weights or self.weights
         gated = epilogue in ("geglu", "swiglu")
         spread = np.float32(np.sqrt(12 / k))  # gives outputs of about 1, on which softmax does what it does in a pass
-        w = core_kernels.PackedMatrix(self.core.isa, self.weights_of(n, k, spread), gated, int8=self.weights == "int8")
+        w = core_kernels.PackedMatrix(
+            self.core.isa, self.weights_of(n, k, spread, weights), gated, int8=weights == "int8"
+        )
         a, out = self.array("in", k)[:m], self.array("out", n // 2 if gated else n)[:m]
         b, x = np.ones(n, np.float32) if bias else None, self.array("x", n)[:m] if residual else None
         run = partial(self.core.gemm, a, w, out, bias=b, residual=x, epilogue=epilogue)
         return Operation(kind, 2 * m * n * k, run)
 
-    def weights_of(self, n: int, k: int, spread: np.float32) -> np.ndarray:
+    def weights_of(self, n: int, k: int, spread: np.float32, dtype: str) -> np.ndarray:
         values = (self.rng.random((n, k), np.float32) - np.float32(0.5)) * spread
-        if self.weights == "bf16":
+        if dtype == "bf16":
             return (values.view(np.uint32) >> 16).astype(np.uint16)
-        return values.astype(np.float16 if self.weights == "f16" else np.float32)
+        return values.astype(np.float16 if dtype == "f16" else np.float32)
 
     def norm(self, m: int, d: int) -> Operation:
         x, out, weight = self.array("x", d)[:m], self.array("in", d)[:m], np.ones(d, np.float32)

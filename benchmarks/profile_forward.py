@@ -4,11 +4,11 @@
 
 One thread, the drone request. Each round times the core's peak, the pass, the peak again, then a replay of the pass:
 the same kernels at the same shapes in the same order, every layer with weights of its own, so that these come from
-where they do in the pass. What a call through Python takes, tried on the smallest shapes, is taken off. Printed are
-medians over the rounds; shares are of the same round's pass and peak. FLOP are two for each multiply-add that is
-needed: none where a table of token ids stands for the first product, for pairs outside the window, for rows that the
-last block leaves out, and in norms and softmax. "The rest" is the pass less all parts: what else it does, and the
-replay's error.
+where they do in the pass; 8-bit weights have a scale for each row there, as from any file but one of Q8_0. What a call
+through Python takes, tried on the smallest shapes, is taken off. Printed are medians over the rounds; shares are of the
+same round's pass and peak, which is that of float32. FLOP are two for each multiply-add that is needed: none where a
+table of token ids stands for the first product, for pairs outside the window, for rows that the last block leaves out,
+and in norms and softmax. "The rest" is the pass less all parts: what else it does, and the replay's error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from skyinfer.model import TOKEN_TABLE_BYTES
 
 
 def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: list[int]) -> Iterator[Operation]:
-    """Those of a pass in the order of csrc/forward.c. `tabulated`: the first product is a table of token ids."""
+    """Those of a pass in the order of csrc/forward.c. `tabulated`: the first product is a table of token ids.
+
+    The scorer keeps 16 bits where all else has 8."""
+    scorer = "f16" if kernels.weights == "int8" else kernels.weights
     d, d_ff, lengths, n, n_markers = config.d_model, config.d_ff, kernels.lengths, sum(kernels.lengths), sum(markers)
     for i, is_global in enumerate(config.layer_is_global):
         if i > 0 or not tabulated:
@@ -56,8 +59,8 @@ def operations(config: ModelConfig, tabulated: bool, kernels: Kernels, markers: 
         yield kernels.product("head products", m, 4 * d, d, "relu", bias=True)
         yield kernels.product("head products", m, d, 4 * d, bias=True, residual=True)
     yield kernels.norm(n_markers, d)
-    yield kernels.product("head products", n_markers, d, d, "gelu", bias=True)
-    yield kernels.product("head products", n_markers, 1, d, bias=True)
+    yield kernels.product("head products", n_markers, d, d, "gelu", bias=True, weights=scorer)
+    yield kernels.product("head products", n_markers, 1, d, bias=True, weights=scorer)
 
 
 def is_tabulated(config: ModelConfig, precision: str) -> bool:
@@ -106,8 +109,8 @@ def profile(path: str, seconds: float, isa: str | None, precision: str) -> None:
         for kind, time in spent.items():
             taken[kind].append(time)
         taken["the rest"].append(taken["whole pass"][-1] - sum(spent.values()))
-    print(f"\n{path}, {model.isa}: {sum(lengths)} tokens, {sum(markers)} markers, {len(taken['peak'])} rounds", end="")
-    print(f", peak {median(taken['peak']) / 1e9:.1f} GFLOP/s")
+    print(f"\n{path}, {model.isa}, {weights} weights: {sum(lengths)} tokens, {sum(markers)} markers", end="")
+    print(f", {len(taken['peak'])} rounds, peak {median(taken['peak']) / 1e9:.1f} GFLOP/s")
     print(f"{'':<18} {'calls':>6} {'us':>10} {'of pass':>8} {'GFLOP/s':>8} {'of peak':>8}")
     for kind in ["whole pass", *sorted(n_calls, key=lambda kind: -median(taken[kind])), "the rest"]:
         share = median(part / whole for part, whole in zip(taken[kind], taken["whole pass"], strict=True))

@@ -73,8 +73,9 @@ def quantized_activations(x: F32, isa: str) -> Blocks:
     blocks = in_blocks(x)
     if isa in OF_BYTES:
         largest = np.abs(blocks).max(-1, keepdims=True)
-        mean = np.abs(x).sum(-1, dtype=np.float64)[:, None, None] / x.shape[1]
-        levels = np.where(largest > WIDE_FROM * mean, WIDE_LEVELS, LEVELS).astype(np.float32)
+        rest = np.abs(x).sum(-1, dtype=np.float64) - largest.sum((-1, -2), dtype=np.float64)
+        number = max(x.shape[1] - blocks.shape[1], 1)
+        levels = np.where(largest > WIDE_FROM * rest[:, None, None] / number, WIDE_LEVELS, LEVELS).astype(np.float32)
     else:
         largest = np.broadcast_to(np.abs(x).max(-1)[:, None, None], (*blocks.shape[:2], 1))
         levels = np.float32(ROW_LEVELS)

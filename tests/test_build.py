@@ -76,8 +76,8 @@ def test_no_start_up_code_flushes_subnormals(setup_py: dict[str, Any], given: li
 @pytest.mark.skipif(sys.platform == "win32", reason="of GCC and Clang")
 @pytest.mark.parametrize("wrapping", ["-fwrapv", "-fno-strict-overflow"])
 def test_own_flags_win(setup_py: dict[str, Any], wrapping: str, tmp_path: Path) -> None:
-    """Optimization, no contraction (a product would leave its rounding error here), no debug information and no wrapping
-    sums, which Python's own builds ask for."""
+    """Optimization, no contraction (a product would leave its rounding error here), no debug information, and no sums
+    that wrap, as Python's own builds ask for."""
     source = """
     #if !defined(__OPTIMIZE__)
     #error "not optimized"

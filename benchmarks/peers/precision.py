@@ -50,21 +50,25 @@ def rounded_blocks(x: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def products_of_q8_0(agent: Agent, known: dict[int, torch.Tensor]) -> Iterator[None]:
-    """Every product of a weight matrix and the embedding in Q8_0, as llama.cpp multiplies. `known` keeps the matrices."""
+def products_of_q8_0(agent: Agent, known: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Every product of a weight matrix and the embedding in Q8_0, as llama.cpp multiplies.
+
+    `known` keeps the matrices by their address, each with itself, so that no other comes to lie there.
+    """
     exact = torch.nn.functional.linear
 
+    def in_blocks(w: torch.Tensor) -> torch.Tensor:
+        if w.data_ptr() not in known or known[w.data_ptr()][0].shape != w.shape:
+            known[w.data_ptr()] = w, rounded_blocks(w)
+        return known[w.data_ptr()][1]
+
     def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if w.data_ptr() not in known:
-            known[w.data_ptr()] = rounded_blocks(w)
-        return exact(rounded_blocks(x), known[w.data_ptr()], bias)
+        return exact(rounded_blocks(x), in_blocks(w), bias)
 
     embedding = agent.model.encoder.embeddings.tok_embeddings.weight
-    if embedding.data_ptr() not in known:
-        known[embedding.data_ptr()] = rounded_blocks(embedding.data)
     before, fast = embedding.data, torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # which would not come by here
-    torch.nn.functional.linear, embedding.data = linear, known[before.data_ptr()]
+    torch.nn.functional.linear, embedding.data = linear, in_blocks(before)
     try:
         yield
     finally:
@@ -121,10 +125,10 @@ def runtimes(agent: Agent, checkpoint: Path, gguf: Path, first: compare.LayaBatc
 
         found.append((f"skyinfer int8, {isa}", ours))
 
-    in_blocks: dict[int, torch.Tensor] = {}
+    known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def q8_0(_: dict[str, Any], batch: compare.LayaBatch) -> Distributions:
-        with products_of_q8_0(agent, in_blocks):
+        with products_of_q8_0(agent, known):
             return batch.exact()
 
     found.append(("q8_0 as llama.cpp multiplies", q8_0))

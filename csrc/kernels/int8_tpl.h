@@ -91,11 +91,17 @@ SKY_INLINE vf block_size(const float *x, const float *factors, const int is_whol
     return size;
 }
 
-/* The largest magnitude of each block of x [k] goes to `sizes`, that of all to `largest`; gives the sum of all magnitudes. */
-static float block_sizes(const float *x, const float *factors, int k, float *sizes, float *largest)
+/* Sums of a row's magnitudes: of all, and of the largest one of each block; and the largest of all. */
+typedef struct {
+    float all, of_largest, largest;
+} row_sizes;
+
+/* The largest magnitude of each block of x [k] goes to `sizes`. */
+static row_sizes block_sizes(const float *x, const float *factors, int k, float *sizes)
 {
     const int n_blocks = sky_int8_blocks(k), n_grouped = in_groups(k);
-    vf sum = v_set1(0.0f), most = sum;
+    vf sum = v_set1(0.0f), most = sum, largest = sum;
+    float rest = 0.0f;
     for (int first = 0; first < n_grouped; first += VL) {
         vf size[VL];
         SKY_UNROLL
@@ -103,15 +109,16 @@ static float block_sizes(const float *x, const float *factors, int k, float *siz
             size[i] = block_size(x, factors, 1, k, first + i, &sum);
         const vf sizes_of_blocks = largest_across(size);
         most = v_max(most, sizes_of_blocks);
+        largest = v_add(largest, sizes_of_blocks);
         v_store(sizes + first, sizes_of_blocks);
     }
     for (int b = n_grouped; b < n_blocks; b++) {
         const vf size = block_size(x, factors, 0, k, b, &sum);
         most = v_max(most, size);
         sizes[b] = v_hmax(size);
+        rest += sizes[b];
     }
-    *largest = v_hmax(most);
-    return v_sum(sum);
+    return (row_sizes){v_sum(sum), v_sum(largest) + rest, v_hmax(most)};
 }
 
 /* Block b of a row in whole numbers, `levels` for each 1. Gives the sum of each lane's. */
@@ -163,36 +170,36 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
 {
     const int n_blocks = sky_int8_blocks(k), n_grouped = in_groups(k);
     const sky_int8_row row = sky_int8_row_at(out, k);
-    float largest;
-    const float sum = block_sizes(x, factors, k, row.scales, &largest), wide_from = SKY_INT8_WIDE_FROM * sum / (float)k;
+    const row_sizes sums = block_sizes(x, factors, k, row.scales);
+    const float wide_from = SKY_INT8_WIDE_FROM * (sums.all - sums.of_largest) / (float)(k - n_blocks);
     *row.n_wide = 0;
     for (int first = 0; first < n_grouped; first += VL) {
         float levels[VL];
         const vf sizes = v_load(row.scales + first);
         v_store(levels, v_div(v_set1(SKY_INT8_LEVELS), v_max(sizes, v_set1(SKY_INT8_SMALLEST))));
-        vf sums[VL];
-        if (largest > wide_from)
+        vf digit_sums[VL];
+        if (sums.largest > wide_from)
             for (int i = 0; i < VL; i++)
-                sums[i] = quantize_either(x, factors, 1, k, first + i, levels[i], wide_from, &row);
+                digit_sums[i] = quantize_either(x, factors, 1, k, first + i, levels[i], wide_from, &row);
         else {
             SKY_UNROLL
             for (int i = 0; i < VL; i++)
-                sums[i] = quantize_block(x, factors, 1, k, first + i, levels[i], (int8_t *)row.digits);
+                digit_sums[i] = quantize_block(x, factors, 1, k, first + i, levels[i], (int8_t *)row.digits);
         }
         v_store(row.scales + first, v_mul(sizes, v_set1(1.0f / SKY_INT8_LEVELS)));
 #if INT8_OFFSET
-        v_store_i32(row.offsets + first, v_mul(sums_across(sums), v_set1(-(float)INT8_OFFSET)));
+        v_store_i32(row.offsets + first, v_mul(sums_across(digit_sums), v_set1(-(float)INT8_OFFSET)));
 #else
-        (void)sums;
+        (void)digit_sums;
 #endif
     }
     for (int b = n_grouped; b < n_blocks; b++) {
         const float size = row.scales[b], levels = SKY_INT8_LEVELS / (size > SKY_INT8_SMALLEST ? size : SKY_INT8_SMALLEST);
-        const vf sums = quantize_either(x, factors, 0, k, b, levels, wide_from, &row);
+        const vf digit_sum = quantize_either(x, factors, 0, k, b, levels, wide_from, &row);
         row.scales[b] = size * (1.0f / SKY_INT8_LEVELS);
-        row.offsets[b] = INT8_OFFSET && sum <= FLT_MAX ? -INT8_OFFSET * (int32_t)v_sum(sums) : 0; /* a NaN is no integer */
+        row.offsets[b] = INT8_OFFSET && sums.all <= FLT_MAX ? -INT8_OFFSET * (int32_t)v_sum(digit_sum) : 0; /* a NaN is no integer */
     }
-    if (!(sum <= FLT_MAX)) /* a NaN or infinity, which has to show */
+    if (!(sums.all <= FLT_MAX)) /* a NaN or infinity, which has to show */
         for (int b = 0; b < n_blocks; b++)
             row.scales[b] = NAN;
 }
