@@ -1,6 +1,6 @@
 """How models load: time, and peak memory against the packed weights, each MODEL in a process of its own.
 
-    python benchmarks/load.py MODEL... [--loads 20] [--isa NAME]
+    python benchmarks/load.py MODEL... [--loads 20] [--isa NAME] [--precision exact|int8]
 
 The first load of a process also imports what skyinfer needs and reads files into the page cache, so it is given three
 ways: the imports, the first load after them, and the median of the later ones. The peak is that of the whole process,
@@ -20,6 +20,7 @@ from statistics import median
 from time import perf_counter
 
 import skyinfer
+from skyinfer.arguments import add_precision_option
 
 _MB = 1 << 20
 
@@ -36,7 +37,7 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _measure(path: str, loads: int, isa: str | None, results: Connection) -> None:
+def _measure(path: str, loads: int, isa: str | None, precision: str, results: Connection) -> None:
     """Sends seconds of imports, first load and median of later ones, then bytes of packed weights and at the peak."""
     warnings.simplefilter("ignore", RuntimeWarning)  # of temperatures that are clamped
     times = [perf_counter()]
@@ -45,7 +46,7 @@ def _measure(path: str, loads: int, isa: str | None, results: Connection) -> Non
     peak = packed = 0
     for _ in range(1 + loads):
         times.append(perf_counter())
-        model = skyinfer.load(path, isa=isa)
+        model = skyinfer.load(path, isa=isa, precision=precision)
         times.append(perf_counter())
         peak, packed = peak or _peak_bytes(), model.engine.core.n_bytes
         del model
@@ -58,13 +59,15 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--loads", type=int, default=20)
     parser.add_argument("--isa")
+    add_precision_option(parser)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     columns = ("imports ms", "first ms", "later ms", "packed MB", "peak MB", "peak/packed")
     print("".join(f"{column:>12}" for column in columns), " model")
     for path in options.models:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_measure, args=(path, options.loads, options.isa, sender))
+        asked = (path, options.loads, options.isa, options.precision, sender)
+        process = context.Process(target=_measure, args=asked)
         process.start()
         sender.close()
         try:

@@ -32,7 +32,8 @@ sky_status sky_kernels_select(const char *isa, sky_kernels *table);
 
 typedef struct sky_pool sky_pool;
 
-typedef enum { SKY_STATE_FAILED = 0, SKY_STATE_OPEN, SKY_STATE_FROZEN } sky_state; /* of a handle; a plan is never frozen */
+/* of a handle; only a model is ever measured, and a plan never frozen */
+typedef enum { SKY_STATE_FAILED = 0, SKY_STATE_MEASURED, SKY_STATE_OPEN, SKY_STATE_FROZEN } sky_state;
 
 /* A product's weights, [n, k] in the panels of kernels.h. */
 typedef struct {

@@ -221,7 +221,7 @@ static sky_status check_params(sky_model *m)
 
 /* ---- create, set, freeze ---- */
 
-sky_status sky_model_create(const sky_model_params *params, sky_model **model)
+sky_status sky_model_measure(const sky_model_params *params, sky_model **model)
 {
     sky_model *m = sky_alloc(sizeof *m);
     *model = m;
@@ -240,12 +240,25 @@ sky_status sky_model_create(const sky_model_params *params, sky_model **model)
 
     m->layers = sky_alloc((size_t)params->n_layers * sizeof *m->layers);
     m->blocks = sky_alloc((size_t)(params->n_decision_blocks + 1) * sizeof *m->blocks);
+    if (!m->layers || !m->blocks)
+        return fail(m, SKY_ERR_MEMORY, "out of memory");
+    m->arena_bytes = lay_out(m, NULL);
+    m->state = SKY_STATE_MEASURED;
+    return SKY_OK;
+}
+
+sky_status sky_model_create(const sky_model_params *params, sky_model **model)
+{
+    const sky_status status = sky_model_measure(params, model);
+    sky_model *m = *model;
+    if (status != SKY_OK)
+        return status;
+    m->state = SKY_STATE_FAILED;
     m->n_set = sky_alloc((size_t)(n_blocks(m) + 1) * sky_first_tensor(params).arch->n_tensors * sizeof *m->n_set);
     if (SKY_MAX_THREADS > 1)
         m->pool = sky_pool_create(params->n_cpus > 0 ? params->n_cpus : sky_cpu_count());
-    if (!m->layers || !m->blocks || !m->n_set || (SKY_MAX_THREADS > 1 && !m->pool))
+    if (!m->n_set || (SKY_MAX_THREADS > 1 && !m->pool))
         return fail(m, SKY_ERR_MEMORY, "out of memory");
-    m->arena_bytes = lay_out(m, NULL);
     m->arena = sky_alloc(m->arena_bytes);
     if (!m->arena)
         return fail(m, SKY_ERR_MEMORY, "out of memory: the packed weights take %zu bytes", m->arena_bytes);
@@ -317,6 +330,8 @@ static SKY_NOINLINE sky_status set_rows(sky_model *m, const char *name, sky_dtyp
     tensor t;
     if (!m || m->state == SKY_STATE_FAILED)
         return SKY_ERR_STATE;
+    if (m->state == SKY_STATE_MEASURED)
+        return fail(m, SKY_ERR_STATE, "the model has no room for weights");
     if (m->state == SKY_STATE_FROZEN)
         return fail(m, SKY_ERR_STATE, "%.100s: the model is frozen", name);
     if (!sky_find_tensor(&m->params, name, &t))
@@ -391,6 +406,8 @@ sky_status sky_model_freeze(sky_model *m)
 {
     if (!m || m->state == SKY_STATE_FAILED)
         return SKY_ERR_STATE;
+    if (m->state == SKY_STATE_MEASURED)
+        return fail(m, SKY_ERR_STATE, "the model has no room for weights");
     if (m->state == SKY_STATE_FROZEN)
         return SKY_OK;
     tensor t = sky_first_tensor(&m->params);

@@ -62,8 +62,8 @@ typedef enum { SKY_OPTIONS_SEQUENTIAL = 0, SKY_OPTIONS_PARALLEL, SKY_N_OPTION_LA
 typedef enum { SKY_DTYPE_F32 = 0, SKY_DTYPE_F16, SKY_DTYPE_BF16, SKY_DTYPE_Q8_0 } sky_dtype;
 
 /* Exact: the numbers of the file, and sums in float. 8 bits: the matrices of layers and blocks as whole numbers of 8 bits, with a scale
- * for each 32 where they are set in Q8_0 and else one for each row, and activations rounded for each token by itself (csrc/README.md); all
- * else is as in the exact one. */
+ * for each 32 where they are set in Q8_0 and else one for each row, and activations rounded for each token by itself; an embedding of more
+ * than 32 MB in its own type as Q8_0 (csrc/README.md). All else is as in the exact one. */
 typedef enum { SKY_PRECISION_EXACT = 0, SKY_PRECISION_INT8, SKY_N_PRECISIONS } sky_precision;
 
 /* ---- instruction sets ------------------------------------------------------------------------------------------ */
@@ -126,6 +126,10 @@ int sky_tensors(const sky_model_params *params, sky_tensor *tensors, int most);
 /* Allocates room for all weights. *model is set even where the status is a failure (unless memory ran out), so that
  * sky_model_error can be asked; sky_model_free takes it in every case. */
 sky_status sky_model_create(const sky_model_params *params, sky_model **model);
+
+/* As sky_model_create, but without the room: such a model answers sky_model_isa, sky_model_bytes and sky_model_parameters, as one of these
+ * parameters would that is created. All else refuses it with SKY_ERR_STATE. */
+sky_status sky_model_measure(const sky_model_params *params, sky_model **model);
 
 /* Packs one tensor. `name` is its GGUF name; `data` is row-major [rows, cols] of `dtype`, a vector being [1, cols]. Where the model
  * keeps the tensor in 16 bits it is the type that was told to sky_model_create.

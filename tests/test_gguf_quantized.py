@@ -11,13 +11,13 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from checkpoints import paint
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, quants
+from quantized_files import F32, write
 
 import skyinfer
 from skyinfer.files.conversion import convert
@@ -29,7 +29,6 @@ import llama_quantize
 RECORD = json.loads(llama_quantize.RECORD.read_text(encoding="utf-8"))
 CASES = [(model, case) for model in RECORD for case in RECORD[model]["types"]]
 STATE, QUESTIONS = "vy -2 dx 31 up 12", {"a": {"type": "choice", "instructions": "Which?", "criteria": ["x", "y", "z"]}}
-F32 = GGMLQuantizationType.F32
 
 
 @pytest.fixture(scope="module")
@@ -40,46 +39,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: convert(paint(place / name, **sizes), place / f"{name}.gguf", outtype="f32")
         for name, sizes in llama_quantize.MODELS.items()
     }
-
-
-def quantized(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
-    """Rows of blocks: uint8 [rows, bytes]. Where the package cannot quantize, blocks of small scales made up."""
-    try:
-        return quants.quantize(values, kind).view(np.uint8).reshape(values.shape[0], -1)
-    except NotImplementedError:
-        block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
-        rng = np.random.default_rng(int(kind))
-        return rng.integers(0, 4, (values.shape[0], values.shape[1] // block * n_bytes), np.uint8) * 16
-
-
-def write(
-    source: GGUFFile, path: Path, kinds: Mapping[str, GGMLQuantizationType], dims: Mapping[str, list[int]]
-) -> dict[str, np.ndarray]:
-    """Write a file of these types and dimensions, and give the numbers that the package reads out of each tensor."""
-    writer = GGUFWriter(path, "modern-bert")
-    for key, value in source.metadata.items():
-        if key != "general.architecture":
-            add: dict[type, Any] = {
-                bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
-                list: writer.add_array,
-            }  # fmt: skip
-            add[type(value)](key, value)
-    numbers = {}
-    for name in source.tensors:
-        kind, shape = kinds.get(name, F32), tuple(dims[name][::-1])
-        values = source.tensor(name).reshape(shape)
-        if kind == F32:
-            writer.add_tensor(name, values)
-            numbers[name] = values
-        else:
-            data = quantized(values.reshape(-1, shape[-1]), kind)
-            writer.add_tensor(name, data.reshape(*shape[:-1], -1), raw_dtype=kind)
-            numbers[name] = quants.dequantize(data, kind).reshape(shape)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return numbers
 
 
 def in_f32(source: Path, numbers: Mapping[str, np.ndarray], path: Path) -> Path:

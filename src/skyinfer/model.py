@@ -14,7 +14,7 @@ from .core import border
 from .errors import IsaError
 from .files import places
 from .runtime.cpus import available_cpus, checked_threads
-from .runtime.engine import Engine
+from .runtime.engine import Engine, memory
 from .runtime.precision import EXACT, INT8, PRECISIONS
 from .runtime.thresholds import thresholds_of
 from .values import whole_number
@@ -59,7 +59,7 @@ def load(
             values, as llama.cpp does.
         token_table_bytes: the first layer's queries, keys and values depend on the token id alone, and are tabulated
             at load where the table (12 bytes * vocabulary * hidden size) is not larger than this. 0 keeps no table.
-            Answers are the same. Default: 16 MB, and 0 for "int8".
+            Answers are the same. Default: 16 MB, and 512 KB for "int8".
         grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
         precision: "exact", the numbers of the file, or "int8": weights of layers and blocks in 8 bits, which take a
@@ -107,6 +107,18 @@ def open_source(path: str | os.PathLike[str] | None) -> Iterator[ModelSource]:
 
         with GGUFFile.open(place.path) as file:
             yield file
+
+
+def memory_of(source: ModelSource) -> dict[str, dict[str, Any]]:
+    """What `load` would keep in memory of an open source, by precision, as it runs where nothing else is asked for.
+
+    As `runtime.engine.memory` gives it; no weight is read. Raises as that, and as `chosen_isa`.
+    """
+    isa = chosen_isa()
+    return {
+        precision: memory(source, isa=isa, token_table_bytes=TOKEN_TABLE_BYTES[precision], precision=precision)
+        for precision in PRECISIONS
+    }
 
 
 def _checked_bytes(n: int | None, precision: str) -> int:

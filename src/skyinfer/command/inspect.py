@@ -29,10 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..files.inspection import describe
-    from ..model import open_source
+    from ..model import memory_of, open_source
 
     with open_source(arguments.model) as source:
         description = describe(source, tensors=arguments.tensors)
+        description["memory"] = memory_of(source)
     if arguments.json:
         put_json(description)
     else:
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def as_text(description: Mapping[str, Any]) -> str:
-    """The dict of `files.inspection.describe` for people, within 80 columns except for a long file or tensor name."""
+    """The dict of `files.inspection.describe` for people, within 80 columns except for a long file or tensor name.
+
+    With `memory`, what `model.memory_of` gives.
+    """
     return "\n".join(_lines(description))
 
 
@@ -58,7 +62,10 @@ def _lines(d: Mapping[str, Any]) -> Iterator[str]:
         "parameters", f"{count['total']:,}: {count['embedding']:,} in the embedding, {count['encoder']:,} in the "
         f"encoder, {count['head']:,} in the head"
     )  # fmt: skip
-    yield from _entry("weights", f"{size(stored)} stored, {size(4 * count['total'])} in memory (f32)")
+    yield from _entry("weights", f"{size(stored)} stored")
+    for i, (precision, kept) in enumerate(d.get("memory", {}).items()):
+        types = ", ".join(kept["parameters"])
+        yield from _entry("" if i else "in memory", f"{precision:<5} {size(kept['bytes']):>9}, weights in {types}")
     yield from _entry(
         "encoder", f"d_model {encoder['d_model']}, {_plural(encoder['heads'], 'head')}, d_ff {encoder['d_ff']}, "
         f"{encoder['activation']}, norm_eps {encoder['norm_eps']:.7g}"

@@ -134,6 +134,8 @@ cdef class CoreModel:
 
     `dtypes`: the type of DTYPES that each tensor will be set in, by its name; one that is not named: "f32". Matrices are kept in it, but
     in f32 where those of all products take no more than `widened_bytes` so.
+
+    `measured`: without room for weights; only `isa`, `n_bytes` and `parameters` can be asked for, and are what they else would be.
     """
 
     cdef sky_model *handle
@@ -142,7 +144,7 @@ cdef class CoreModel:
                   int n_decision_heads, int window, int max_positions, float norm_eps, float rope_base_global,
                   float rope_base_local, str activation, layer_is_global, str architecture="s1",
                   str option_layout="sequential", size_t qkv_table_bytes=0, isa=None, int n_cpus=0, dict dtypes=None,
-                  size_t widened_bytes=0, str precision="exact"):
+                  size_t widened_bytes=0, str precision="exact", bint measured=False):
         cdef bytes flags = bytes(bytearray(1 if flag else 0 for flag in layer_is_global))
         cdef bytes isa_name = isa.encode() if isa is not None else b""
         if len(flags) != n_layers:
@@ -170,7 +172,7 @@ cdef class CoreModel:
         params.isa = <const char *>isa_name if isa is not None else NULL
         cdef sky_status status
         with nogil:
-            status = sky_model_create(&params, &self.handle)
+            status = sky_model_measure(&params, &self.handle) if measured else sky_model_create(&params, &self.handle)
         if status != SKY_OK:
             raise self.fault(status)
 

@@ -101,6 +101,7 @@ cdef extern from "skyinfer.h" nogil:
     void sky_widen_bf16(const uint16_t *inp, int64_t n, float *out)
 
     sky_status sky_model_create(const sky_model_params *params, sky_model **model)
+    sky_status sky_model_measure(const sky_model_params *params, sky_model **model)
     sky_status sky_model_set(sky_model *model, const char *name, sky_dtype dtype, int64_t rows, int64_t cols,
                              const void *data)
     sky_status sky_model_set_rows(sky_model *model, const char *name, sky_dtype dtype, int64_t first_row, int64_t rows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,8 +90,8 @@ class Engine:
         }
         if temperature_clamp:
             self._warn_of_clamped_temperatures(source)
-        packers = threads or available_cpus()
-        self.core = _pack(source, config, isa, token_table_bytes, self.builder.longest, packers, precision)
+        self.core = _room_for(source, config, isa, token_table_bytes, self.builder.longest, precision)
+        _pack(source, config, self.core, threads or available_cpus())
         # popped from and appended to by any thread, which a list allows
         self._idle_plans: list[border.CorePlan] = []
         self._sizes = (1, 1, 1, self.config.max_tokens)
@@ -210,20 +210,33 @@ def _round_up(n: int, multiple: int) -> int:
     return max(1, -(-n // multiple)) * multiple
 
 
-def _pack(
+def memory(source: ModelSource, *, isa: str, token_table_bytes: int, precision: str) -> dict[str, Any]:
+    """What a source would take in memory as a model, of which no weight is read.
+
+    Returns:
+        `bytes` of packed weights and tables, and how many `parameters` of products and embedding would be of each type:
+        what `Engine.core` has as `n_bytes` and `parameters`.
+
+    Raises:
+        FormatError: as an engine raises it of keys, and of tensors' names and shapes.
+    """
+    config = ModelConfig.from_source(source)
+    longest = BUILDERS[config.architecture].longest_of(config.max_tokens, config.max_head_tokens)
+    core = _room_for(source, config, isa, token_table_bytes, longest, precision, measured=True)
+    return {"bytes": core.n_bytes, "parameters": core.parameters}
+
+
+def _room_for(
     source: ModelSource,
     config: ModelConfig,
     isa: str,
     token_table_bytes: int,
     longest: int,
-    threads: int,
     precision: str,
+    measured: bool = False,
 ) -> border.CoreModel:
-    """Every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens.
-
-    So many threads do it where that pays.
-    """
-    core = border.CoreModel(
+    """Room for every tensor of the file, packed for one instruction set and for sequences of up to `longest` tokens."""
+    return border.CoreModel(
         d_model=config.d_model,
         d_ff=config.d_ff,
         n_vocab=config.vocab_size,
@@ -246,7 +259,12 @@ def _pack(
         dtypes={name: stored_dtype(info) for name, info in source.tensors.items()},
         widened_bytes=_WIDENED_BYTES,
         precision=precision,
+        measured=measured,
     )
+
+
+def _pack(source: ModelSource, config: ModelConfig, core: border.CoreModel, threads: int) -> None:
+    """Sets every tensor of the file. So many threads do it where that pays."""
 
     def pack(name: str) -> None:
         n_rows, in_parts = names[name][0], name == _EMBEDDING
@@ -273,4 +291,3 @@ def _pack(
             for done in [pool.submit(pack, name) for name in names]:
                 done.result()
     core.freeze()
-    return core

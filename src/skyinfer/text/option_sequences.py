@@ -58,10 +58,10 @@ class OptionSequenceBuilder(SequenceBuilder):
         """All that a sequence holds of a state, from which no question takes anything."""
         return self.max_tokens - 2
 
-    @property
-    def longest(self) -> int:
-        longest_text = max(self.max_head_tokens, LEAST_QUESTION + OPTION_TOKENS + 1)
-        return max(self.max_tokens, longest_text + _BRACKETS)
+    @staticmethod
+    def longest_of(max_tokens: int, max_head_tokens: int, longest: int | None = None) -> int:
+        longest_text = max(max_head_tokens, LEAST_QUESTION + OPTION_TOKENS + 1)
+        return max(max_tokens, longest_text + _BRACKETS)
 
     def prefix(self, question: Question) -> OptionPrefixes:
         """Lay out each option with its question, in slot order.

@@ -165,10 +165,15 @@ class SequenceBuilder:
         """Tokens of a window where nobody says how many: the room beside a question of the most tokens, at least 64."""
         return max(_LEAST_WINDOW, self.max_tokens - self.max_head_tokens - _WINDOW_MARGIN)
 
+    @staticmethod
+    def longest_of(max_tokens: int, max_head_tokens: int, longest: int | None = None) -> int:
+        """`longest` of a builder of these limits."""
+        return longest or max_tokens
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that it ever lays out."""
-        return self._longest or self.max_tokens
+        return self.longest_of(self.max_tokens, self.max_head_tokens, self._longest)
 
     @property
     def sep_id(self) -> int:
