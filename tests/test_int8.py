@@ -148,7 +148,7 @@ def test_memory_is_a_byte_and_a_little_for_each_weight(painted: Path, source: st
 
 
 def test_s1_pico_flies_as_well(isa: str) -> None:
-    """Four of the 200 seeds that benchmarks/peers/precision.py flies."""
+    """Four flights of a minute at normal; benchmarks/peers/precision.py flies 200 of ten minutes at hard."""
     model = load(None, precision="int8", isa=isa)
     flown = flights(model_pilots(model), 4, 60 * FRAMES_PER_SECOND, "normal")
     assert all(flight.survived for flight in flown)

@@ -4,10 +4,10 @@
 
 Every runtime's answers are held against the probabilities of Laya's model before any clock starts; one that is off ends
 the run. Then rounds: in each, every runtime answers once to warm up and once on the clock (small models: several
-times), in an order drawn anew, all about the same states of a flight. Printed are the medians, the medians of the
-ratios round by round, and the errors, of which Laya's own is its rounding to four digits. ONNX Runtime gets its tensors
-ready made: its figure is the forward pass alone; all others answer whole requests, llama-server over a kept-alive
-connection.
+times), in an order drawn anew, all about the same states of a flight. Printed are the medians and the medians of the
+ratios round by round, the first deciles and their ratios, for shared machines, and the errors, of which Laya's own is
+its rounding to four digits. ONNX Runtime gets its tensors ready made: its figure is the forward pass alone; all others
+answer whole requests, llama-server over a kept-alive connection.
 """
 
 from __future__ import annotations

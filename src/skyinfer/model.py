@@ -62,10 +62,10 @@ def load(
             Answers are the same. Default: 16 MB, and 512 KB for "int8".
         grow: answer questions whose options do not fit into the model's `max_tokens`, in a longer sequence; such an
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
-        precision: "exact", the numbers of the file, or "int8": weights of layers and blocks in 8 bits, which take a
-            quarter of the memory of F32 and, from some millions of parameters on, two fifths to a half of the time
-            where the CPU multiplies bytes (VNNI), and answers that are near the exact ones (docs/compat.md). The
-            smallest models gain little.
+        precision: "exact", the numbers of the file, or "int8": weights of layers and blocks, and an embedding of more
+            than 32 MB, in 8 bits, which take a quarter of the memory of F32 and, from some millions of parameters on,
+            two fifths to a half of the time where the CPU multiplies bytes (VNNI), and answers that are near the exact
+            ones (docs/compat.md). The smallest models gain little.
 
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
