@@ -8,6 +8,7 @@ from pathlib import Path
 import checkpoints
 import numpy as np
 import pytest
+from cores import CONSTANTS
 from test_kernels import Output, guarded, normal, tile_edges, vector
 from test_model import QUESTIONS, STATE, load
 
@@ -116,11 +117,7 @@ def test_small_models_are_widened(tmp_path: Path) -> None:
 
 def small_core(dtype: str, **more: int) -> border.CoreModel:
     sizes = {"d_model": 8, "d_ff": 6, "n_vocab": 5, "n_layers": 1, "n_decision_blocks": 1}
-    return border.CoreModel(
-        **sizes, n_heads=1, n_decision_heads=1, window=4, max_positions=16, norm_eps=1e-5, rope_base_global=1e4,
-        rope_base_local=1e4, activation="gelu", layer_is_global=[True],
-        dtypes=dict.fromkeys(border.tensor_shapes(**sizes), dtype), **more,
-    )  # fmt: skip
+    return border.CoreModel(**sizes, **CONSTANTS, dtypes=dict.fromkeys(border.tensor_shapes(**sizes), dtype), **more)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

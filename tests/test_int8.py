@@ -16,6 +16,7 @@ import reference
 from agreement import flight
 from checkpoints import SIZES, paint, read_safetensors, write_safetensors
 from commands import Run
+from cores import CONSTANTS
 
 import skyinfer
 from skyinfer.core import border
@@ -165,12 +166,6 @@ def test_s1_pico_is_near_its_exact_answers() -> None:
     assert worst <= 0.02
 
 
-CONSTANTS: dict[str, Any] = {
-    "n_heads": 1, "n_decision_heads": 1, "window": 4, "max_positions": 16, "norm_eps": 1e-5,
-    "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("precision", border.PRECISIONS)
 @pytest.mark.parametrize("d_model", [16, 48])
 def test_rows_that_are_no_whole_blocks_cannot_be_q8_0(precision: str, d_model: int) -> None:
@@ -228,24 +223,6 @@ def test_a_table_of_tokens_changes_no_bits(painted: Path) -> None:
         a, b = (model.logits(state, REQUEST) for model in (without, table))
         for qid in REQUEST:
             np.testing.assert_array_equal(a[qid], b[qid])
-
-
-def test_a_large_embedding_has_8_bits() -> None:
-    """One of more than 32 MB; the core is asked alone, because painting a model of that size takes long."""
-    rng = np.random.default_rng(0)
-    sizes = {"d_model": 64, "d_ff": 32, "n_vocab": 300_000, "n_layers": 1, "n_decision_blocks": 0}
-    kept = {}
-    for precision in border.PRECISIONS:
-        core = border.CoreModel(**sizes, **CONSTANTS, precision=precision, dtypes={"token_embd.weight": "f16"})
-        for name, shape in border.tensor_shapes(**sizes).items():
-            dtype = "f16" if name == "token_embd.weight" else "f32"
-            values = rng.standard_normal(shape, np.float32)
-            core.set(name, values.astype(np.float16).view(np.uint16) if dtype == "f16" else values, dtype)
-        core.freeze()
-        kept[precision] = core.parameters
-    assert kept["exact"]["f16"] == 64 * 300_000
-    assert kept["int8"]["int8"] >= 64 * 300_000
-    assert "f16" not in kept["int8"]
 
 
 def test_commands_take_the_precision(run: Run, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from checkpoints import SIZES, paint
 from commands import Run
+from cores import CONSTANTS
 from gguf import GGMLQuantizationType
 from quantized_files import write
 
@@ -97,13 +98,9 @@ def test_what_inspect_prints_of_memory(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_model_that_is_measured_only_refuses_the_rest() -> None:
-    constants: dict[str, Any] = {
-        "n_heads": 1, "n_decision_heads": 1, "window": 4, "max_positions": 16, "norm_eps": 1e-5,
-        "rope_base_global": 1e4, "rope_base_local": 1e4, "activation": "gelu", "layer_is_global": [True],
-    }  # fmt: skip
     sizes = {"d_model": 8, "d_ff": 6, "n_vocab": 5, "n_layers": 1, "n_decision_blocks": 1}
-    core = border.CoreModel(**sizes, **constants, measured=True)
-    assert core.n_bytes == border.CoreModel(**sizes, **constants).n_bytes
+    core = border.CoreModel(**sizes, **CONSTANTS, measured=True)
+    assert core.n_bytes == border.CoreModel(**sizes, **CONSTANTS).n_bytes
     assert core.isa in border.isa_names()
     for call in (
         lambda: core.set("cls.bias", np.ones(8, np.float32)),
@@ -114,7 +111,7 @@ def test_a_model_that_is_measured_only_refuses_the_rest() -> None:
         with pytest.raises(ValueError, match=r"no room for weights|not frozen"):
             call()
     with pytest.raises(ValueError, match="d_model: expected 2 to"):
-        border.CoreModel(**sizes | {"d_model": 0}, **constants, measured=True)
+        border.CoreModel(**sizes | {"d_model": 0}, **CONSTANTS, measured=True)
 
 
 # ------------------------------------------------------------------------------- bytes for each parameter, in 8 bits
