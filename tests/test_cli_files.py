@@ -209,3 +209,5 @@ def test_info(run: Run) -> None:
     text = run("info").out
     assert facts["version"] in text
     assert facts["isa"]["selected"] in text
+    assert facts["precision"] == {"supported": ["exact", "int8"], "selected": "exact"}
+    assert "  in precision       exact; also: int8 (--precision)\n" in text

@@ -23,6 +23,7 @@ import pytest
 
 import skyinfer
 from skyinfer.command import main as cli
+from skyinfer.core import border
 from skyinfer.games import pilots, play, screen
 from skyinfer.games.flappy import DIFFICULTIES, Flappy
 
@@ -85,6 +86,22 @@ def test_headless_prints_a_table_that_fits_a_terminal(
     assert count.startswith("2 flights, ")
     assert decision.split()[0] == "decision"
     assert re.fullmatch(r"  danger +true in \d+\.\d % of frames(, AUC \d\.\d{4})?, ECE \d\.\d{4}", danger)
+
+
+def test_a_model_flies_in_the_precision_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for precision in border.PRECISIONS:
+        code, out, err = run(
+            capsys, "--headless", "-m", "s1-pico", "--precision", precision, "--seconds", "3", "--difficulty", "hard",
+            "--json",
+        )  # fmt: skip
+        assert (code, err) == (0, "")
+        said[precision] = json.loads(out)
+        own = skyinfer.load("s1-pico", precision=precision)
+        (episode,) = play.fly_headless("model", own, "hard", [0], 180)
+        assert said[precision]["frames"] == episode.frames == 180
+        assert said[precision]["danger"]["ece"] == play.summary([episode])["danger"]["ece"]
+    assert said["exact"]["danger"]["ece"] != said["int8"]["danger"]["ece"]
 
 
 def test_danger_is_set_beside_the_truth(model: skyinfer.Model) -> None:

@@ -20,6 +20,7 @@ from test_compiled import QUESTIONS
 import skyinfer
 from skyinfer.command.main import main
 from skyinfer.command.rows import _Rate
+from skyinfer.core import border
 from skyinfer.terminal import Progress
 
 pa = pytest.importorskip("pyarrow")
@@ -59,6 +60,17 @@ def read(path: str) -> Any:
     if path.endswith(".arrow"):
         return pa.ipc.open_file(path).read_all()
     return pa.Table.from_pylist([json.loads(line) for line in Path(path).read_text().splitlines()])
+
+
+def test_rows_are_answered_in_the_precision_that_is_asked_for(there: Path) -> None:
+    found = {}
+    for precision in border.PRECISIONS:
+        assert main(["rows", "in.parquet", "-q", "q.json", "-o", f"{precision}.parquet", "--precision", precision]) == 0
+        found[precision] = read(f"{precision}.parquet").drop_columns(["id", "state"])
+        own = answer_rows(skyinfer.load(precision=precision), QUESTIONS, rows()).read_all()
+        for name in found[precision].column_names:
+            assert found[precision][name].to_pylist() == own[name].to_pylist(), name
+    assert found["exact"]["sure_noul"].to_pylist() != found["int8"]["sure_noul"].to_pylist()
 
 
 @pytest.mark.parametrize("source", ["in.parquet", "in.csv", "in.arrow", "stream.arrow", "in.jsonl"])

@@ -281,15 +281,22 @@ def test_one_line_a_request_and_no_state_in_it() -> None:
     assert process.address in listening["message"]
 
 
-def test_the_log_says_the_precision_of_each_model() -> None:
-    with Process("-m", str(PAINTED), "-m", "s1-pico", "--precision", "int8") as process:
+@pytest.mark.parametrize("precision", ["exact", "int8"])
+def test_the_precision_of_each_model_is_said(precision: str) -> None:
+    """In the log and over HTTP; and it is the one that answers."""
+    with Process("-m", "s1-pico", "-m", str(PAINTED), "--precision", precision) as process:
+        client = Client(process.port)
+        listing, answered = client.get("/v1/models").json, client.post(DRONE).json
+        client.close()
         process.stop()
     listening = process.event("listening")
     assert listening is not None
-    assert {name: facts["precision"] for name, facts in listening["models"].items()} == {
-        "painted": "int8",
-        "s1-pico": "int8",
-    }
+    expected = {"painted": precision, "s1-pico": precision}
+    assert {name: facts["precision"] for name, facts in listening["models"].items()} == expected
+    assert {one["name"]: one["x_precision"] for one in listing["models"]} == expected
+    assert {one["id"]: one["meta"]["x_precision"] for one in listing["data"]} == expected
+    own = skyinfer.load(precision=precision).decide(DRONE["state"], DRONE["questions"])
+    assert answered["answers"] == json.loads(json.dumps(own["answers"]))
 
 
 def test_states_in_the_log_where_they_are_asked_for() -> None:

@@ -160,8 +160,9 @@ def test_idle_threads_sleep(larger: Path, eight_cpus: None) -> None:
 # ---- bits
 
 
-def test_any_number_of_threads_gives_the_same_bits(larger: Path, eight_cpus: None) -> None:
-    models = [skyinfer.load(larger, threads=n) for n in (1, 2, 3, 7)]
+@pytest.mark.parametrize("precision", border.PRECISIONS)
+def test_any_number_of_threads_gives_the_same_bits(larger: Path, eight_cpus: None, precision: str) -> None:
+    models = [skyinfer.load(larger, threads=n, precision=precision) for n in (1, 2, 3, 7)]
     assert [model.threads for model in models] == [1, 2, 3, 7]
     for state in STATES:
         expected = models[0].decide(state, QUESTIONS)
