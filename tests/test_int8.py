@@ -237,7 +237,7 @@ def test_commands_take_the_precision(run: Run, tmp_path: Path) -> None:
     assert run("decide", request).out != run("decide", "--precision", "int8", request).out
 
 
-@pytest.mark.parametrize("command", ["decide", "serve", "play", "rows", "evaluate", "calibrate"])
+@pytest.mark.parametrize("command", ["decide", "serve", "play", "rows", "evaluate", "calibrate", "distill"])
 def test_commands_refuse_another_precision_by_name(run: Run, command: str) -> None:
     refused = run(command, "--precision", "int4")
     assert refused.code == 2

@@ -248,6 +248,26 @@ def kept_of(path: Path, teacher: LocalTeacher, states: list[Any] = STATES) -> Ke
     return kept
 
 
+def test_answers_in_8_bits_are_of_another_teacher(tmp_path: Path) -> None:
+    teacher = LocalTeacher(skyinfer.load(PAINTED, precision="int8"), QUESTIONS)
+    assert teacher.name == f"{MODEL.name} (int8, {MODEL.isa})"
+    path = tmp_path / "answers.jsonl"
+    kept_of(path, teacher).check(teacher)
+    assert json.loads(path.read_text().splitlines()[0])["x_teacher"] == teacher.name
+    with pytest.raises(SkyinferError, match=rf"holds answers of '{MODEL.name} \(int8, {MODEL.isa}\)'"):
+        KeptAnswers(path, LocalTeacher(MODEL, QUESTIONS).name, QUESTIONS)
+
+
+@pytest.mark.parametrize("teacher", ["http://127.0.0.1:1/v1/systemone", MODEL, LocalTeacher(MODEL, QUESTIONS)])
+def test_only_a_teacher_that_is_loaded_here_has_a_precision(teacher: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="precision: int8 is for a teacher that is loaded here; this one has its own"):
+        distill(STATES, QUESTIONS, teacher, tmp_path / "out", precision="int8")
+    with pytest.raises(ValueError, match="precision: expected one of exact, int8, got 'int4'"):
+        distill(STATES, QUESTIONS, PAINTED, tmp_path / "out", precision="int4")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_answers_of_a_model_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     pytest.importorskip("torch")  # which distill asks for before it asks a teacher
     teacher = LocalTeacher(MODEL, QUESTIONS)

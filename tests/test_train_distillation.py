@@ -164,6 +164,26 @@ def test_the_command_asks_a_server(run: Run, tmp_path: Path, monkeypatch: pytest
     assert "checkpoint already; --force" in run(*command, "--teacher", PAINTED).err
 
 
+def test_the_command_asks_a_teacher_in_8_bits(run: Run, tmp_path: Path) -> None:
+    states = tmp_path / "states.jsonl"
+    states.write_text("".join(json.dumps({"state": state}) + "\n" for state in STATES))
+    questions = saved(tmp_path / "questions.json", {"state": "", "questions": QUESTIONS})
+    out = tmp_path / "student"
+    command = ("distill", states, "-q", questions, "-o", out, "--epochs", "1", "--threads", "1", "--json")
+    refused = run(*command, "--teacher", "http://127.0.0.1:1", "--precision", "int8")
+    assert refused.code == 2
+    assert "precision: int8 is for a teacher that is loaded here" in refused.err
+    found = run(*command, "--teacher", PAINTED, "--precision", "int8")
+    assert found.code == 0, found.err
+    model = skyinfer.load(PAINTED, precision="int8")
+    name = f"{model.name} (int8, {model.isa})"
+    assert json.loads(found.out)["teacher"] == name
+    assert f"states for {name}: about " in found.err
+    taught = [json.loads(line) for line in Path(f"{out}.answers.jsonl").read_text().splitlines()]
+    assert [row["answers"] for row in taught] == [one.answers for one in LocalTeacher(model, QUESTIONS).ask(STATES)]
+    assert "holds answers of" in run(*command, "--force", "--teacher", PAINTED).err
+
+
 def test_the_command_says_that_an_interrupted_run_goes_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,10 @@ _A_PRECISION = (
 )
 
 
-def add_precision_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--precision", choices=PRECISIONS, default=EXACT, help=_A_PRECISION)
+def add_precision_option(parser: argparse.ArgumentParser, of: str = "") -> None:
+    """`of`: which model it is about, in a command that has several."""
+    text = f"of {of}: {_A_PRECISION}" if of else _A_PRECISION
+    parser.add_argument("--precision", choices=PRECISIONS, default=EXACT, help=text)
 
 
 def add_precision_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..arguments import A_MODEL, number_in
+from ..arguments import A_MODEL, add_precision_option, number_in
 from ..errors import SkyinferError, lacking
 from ..terminal import put_json, put_line, say
 from .request_file import read_questions
@@ -15,8 +15,8 @@ from .train import check_start, training_faults_told
 SUMMARY = "Train a small model on a larger one's answers, or on those of an endpoint over HTTP."
 
 # those that `distill` has under the same names, or passes on to training
-_OPTIONS = ("answers", "at_once", "rate", "retries", "price", "only_cost", "size", "architecture", "init", "epochs",
-            "seed", "threads", "force")  # fmt: skip
+_OPTIONS = ("answers", "at_once", "rate", "retries", "precision", "price", "only_cost", "size", "architecture", "init",
+            "epochs", "seed", "threads", "force")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("states", metavar="STATES", help="a file of JSON Lines, the field state of each object; or .txt, a text a line")
     add("-q", "--questions", metavar="QUESTIONS.json", required=True, help="questions by id, or a request with them")
     add("--teacher", metavar="MODEL|URL", required=True, help=f"{A_MODEL}; or the address of POST /v1/systemone")
+    add_precision_option(parser, of="the teacher, where it is a MODEL")
     add("-o", "--out", metavar="DIR", required=True, help="the checkpoint directory to write")
     add(
         "--answers", metavar="FILE", help="what the teacher said, which is not asked again (default: DIR.answers.jsonl)"

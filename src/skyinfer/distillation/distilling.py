@@ -21,10 +21,13 @@ from ..evaluation.labelled import LabelledRows, gather
 from ..files.paths import byte_order_mark, checked_path, open_regular
 from ..files.streams import read_lines
 from ..model import Model, load
+from ..runtime.precision import EXACT, PRECISIONS
 from ..schema import render_state
 from ..terminal import printable
+from ..train.options import OptionError
 from ..train.progress import ProgressCall, duration, shown
 from ..train.rows import read_rows
+from ..values import short
 from .kept import KeptAnswers, key_of
 from .teachers import LocalTeacher, RemoteTeacher, Teacher
 
@@ -69,6 +72,7 @@ def distill(
     at_once: int = 4,
     rate: float | None = None,
     retries: int = 5,
+    precision: str = EXACT,
     price: float | None = None,
     only_cost: bool = False,
     seed: int = 0,
@@ -88,6 +92,8 @@ def distill(
         answers: the file that keeps what the teacher said, which is not asked again, but for a model a few states.
             Default: `out` with ".answers.jsonl" behind it.
         key, at_once, rate, retries: of an endpoint, as for `RemoteTeacher`.
+        precision: of a teacher that is loaded here, as for `skyinfer.load`. One that is not "exact" is part of the
+            teacher's name, with the instruction set. The student is trained, and compared, in floats.
         price: of a million tokens that an endpoint reads, for the cost.
         only_cost: end when the cost is known, for which the teacher is asked about one state, or a model about two.
         seed: of the states that are held out, and of training.
@@ -104,6 +110,7 @@ def distill(
         RequestError: a question or a state is faulty; the path to a state is ("states", its number).
         SkyinferError: there are too few states; the answers that are kept are not those of this teacher, which may have
             been trained anew since; or as `KeptAnswers` and `train_rows`.
+        OptionError: `precision` is unknown, or of a teacher that is not loaded here; or as `train_rows` (a ValueError).
         ImportError: the extra `train` is not installed.
         OSError: a file cannot be read or written.
     """
@@ -123,7 +130,7 @@ def distill(
         different[key_of(plain)] = plain
     if len(different) < LEAST_STATES:
         raise SkyinferError(f"{len(different)} different states are too few; give {LEAST_STATES} or more")
-    asked = _teacher(teacher, questions, key, at_once, rate, retries)
+    asked = _teacher(teacher, questions, key, at_once, rate, retries, precision)
     where = answers_path(place, answers)
     kept = KeptAnswers(where, asked.name, questions)
     if isinstance(asked, LocalTeacher):
@@ -174,12 +181,17 @@ def answers_path(out: str | os.PathLike[str], answers: str | os.PathLike[str] | 
 
 def _teacher(
     teacher: str | os.PathLike[str] | Model | Teacher, questions: Mapping[str, Any], key: str | None, at_once: int,
-    rate: float | None, retries: int,
+    rate: float | None, retries: int, precision: str,
 ) -> Teacher:  # fmt: skip
-    if isinstance(teacher, str) and teacher.startswith(("http://", "https://")):
-        return RemoteTeacher(teacher, questions, key=key, at_once=at_once, rate=rate, retries=retries)
+    is_remote = isinstance(teacher, str) and teacher.startswith(("http://", "https://"))
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision: expected one of {', '.join(PRECISIONS)}, got {short(precision)}")
+    if precision != EXACT and (is_remote or not isinstance(teacher, (str, os.PathLike))):
+        raise OptionError(f"precision: {precision} is for a teacher that is loaded here; this one has its own")
+    if is_remote:
+        return RemoteTeacher(str(teacher), questions, key=key, at_once=at_once, rate=rate, retries=retries)
     if isinstance(teacher, (str, os.PathLike)):
-        teacher = load(teacher)
+        teacher = load(teacher, precision=precision)
     return LocalTeacher(teacher, questions) if isinstance(teacher, Model) else teacher
 
 

@@ -22,6 +22,7 @@ from .. import __version__
 from ..errors import RequestError, SkyinferError
 from ..model import Model
 from ..runtime.arrays import batches_at_once, in_order
+from ..runtime.precision import EXACT
 from ..schema import Question, parse_questions
 from ..train.rows import target_of
 from ..values import short, whole_number
@@ -103,6 +104,8 @@ class LocalTeacher:
 
     def __init__(self, model: Model, questions: Mapping[str, Any]) -> None:
         self.model, self.name = model, model.name
+        if model.precision != EXACT:  # whose answers are others on another instruction set, too
+            self.name = f"{model.name} ({model.precision}, {model.isa})"
         self._compiled, self._at_once = model.compile(questions), batches_at_once(model.engine)
         self._questions = parse_questions(questions)
 
