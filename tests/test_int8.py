@@ -133,21 +133,6 @@ def test_exact_reads_q8_0_as_the_gguf_package_does(painted: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("source", ["f16", "q8_0"])
-def test_memory_is_a_byte_and_a_little_for_each_weight(painted: Path, source: str) -> None:
-    core = load(painted / f"{source}.gguf", precision="int8").engine.core
-    matrices = core.parameters["int8"]
-    with GGUFFile.open(painted / f"{source}.gguf") as file:
-        shapes = {name: info.shape for name, info in file.tensors.items()}
-    layers = sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("blk") and len(shape) == 2)
-    embedding = int(np.prod(shapes["token_embd.weight"]))
-    assert matrices == layers + (embedding if source == "q8_0" else 0)
-    rope = 2 * 2 * 512 * 32 * 4
-    assert (
-        core.n_bytes <= 1.08 * layers + (2 if source == "f16" else 1.0625) * embedding + rope + 5 * 128 * 128 + 60_000
-    )
-
-
 def test_s1_pico_flies_as_well(isa: str) -> None:
     """Four flights of a minute at normal; benchmarks/peers/precision.py flies 200 of ten minutes at hard."""
     model = load(None, precision="int8", isa=isa)

@@ -142,6 +142,24 @@ def test_a_large_model_in_8_bits_takes_a_byte_and_a_little(dtype: str, vocab: in
     assert core.n_bytes <= 1.15 * n
 
 
+def test_weights_of_the_large_shape_take_a_byte_and_a_little(tmp_path: Path) -> None:
+    """A few layers as large ones, loaded: the bound as above, in which the scorer has ten times its share."""
+    sizes = SIZES["large"] | {"n_layers": 3, "head_layers": 1, "vocab": 1024}
+    directory = paint(tmp_path / "model", **sizes, dtype="F16", weights="initial")
+    for outtype in TYPES:
+        path = skyinfer.convert(directory, tmp_path / f"{outtype}.gguf", outtype=outtype)
+        with GGUFFile.open(path) as file:
+            shapes = {name: info.shape for name, info in file.tensors.items()}
+        core = load(path, precision="int8").engine.core
+        in_layers = sum(
+            math.prod(shape) for name, shape in shapes.items() if name.startswith("blk.") and len(shape) == 2
+        )
+        embedding = math.prod(shapes["token_embd.weight"])
+        assert core.parameters["int8"] == in_layers + (embedding if outtype == "q8_0" else 0)
+        assert core.n_bytes <= 1.15 * sum(map(math.prod, shapes.values())), outtype
+        path.unlink()
+
+
 # --------------------------------------------------------------------------------------------- the peak of loading
 
 # After a load of a small model of the same type, which imports everything: bytes that the process grows by at most, and
