@@ -104,8 +104,9 @@ typedef struct {
     sky_option_layout option_layout;
     sky_precision precision;
     const uint8_t *layer_is_global; /* [n_layers]: 1 full attention, 0 the window */
-    const sky_dtype *dtypes; /* [sky_tensors]: what each will be set in, in their order, and is kept in; NULL: all in F32. Q8_0 only
-                                where rows are whole blocks of 32 */
+    const sky_dtype *dtypes; /* [sky_tensors]: what each will be set in, in their order; NULL: all in F32. Q8_0 only where rows are whole
+                                blocks of 32. Matrices and embedding are kept in it, but in 8-bit precision as above, and in the exact
+                                one matrices of Q8_0 in F32 */
     size_t widened_bytes; /* matrices of products that are no larger than this in F32, all together, are kept in F32 all the same */
     size_t qkv_table_bytes; /* keep layer 0's q, k and v of every token id if they fit in this many bytes; 0: never */
     const char *isa;      /* NULL: the strongest that this CPU runs */

@@ -189,3 +189,15 @@ def test_s2_is_timed_in_turn_with_s1() -> None:
     run = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert len(re.findall(r"^shipped .* [\d.]+ x$", run.stdout, re.MULTILINE)) == 5
+
+
+@pytest.mark.parametrize("precision", ["exact", "int8"])
+def test_loads_are_measured_in_either_precision(precision: str) -> None:
+    command = [sys.executable, "load.py", PAINTED, "--loads", "1", "--precision", precision]
+    run = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True)
+    columns, row = run.stdout.splitlines()
+    assert columns.split("  ")[-1].strip() == "model"
+    packed, peak, ratio = map(float, row.split()[3:6])
+    kept = skyinfer.load(PAINTED, precision=precision).engine.core.n_bytes / (1 << 20)
+    assert packed == pytest.approx(kept, abs=0.06)
+    assert ratio == pytest.approx(peak / kept, rel=0.01)
