@@ -299,4 +299,4 @@ def test_outlier_channels_cost_nothing(with_outliers: Callable[..., Path], outty
     """With weights that magnify every rounding: 5e-3 to 1e-2 where activations have 8 bits. Where they have 16, and the
     weights' rounding is in the exact answers, too, 1e-4 becomes 2e-3: a row of activations has one scale there."""
     without = distances(with_outliers("", "healthy", outtype), isa).mean()
-    assert distances(with_outliers("norms", "healthy", outtype), isa).mean() <= max(1.5 * without, 4e-3)
+    assert distances(with_outliers("norms", "healthy", outtype), isa).mean() <= max(2 * without, 4e-3)
