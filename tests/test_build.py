@@ -1,8 +1,9 @@
-"""How the compiled parts are built: the arithmetic that they insist on, and whose flags win."""
+"""How the compiled parts are built: the arithmetic that they insist on, whose flags win, and what CI asks of a build."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import runpy
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from programs import need
+
+from skyinfer.core import border
 
 ROOT = Path(__file__).parents[1]
 C_FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.c"))
@@ -97,3 +100,58 @@ def test_own_flags_win(setup_py: dict[str, Any], wrapping: str, tmp_path: Path) 
     assert rest(0.1, 0.1, 0.1 * 0.1) == 0
     assert ctypes.CDLL(str(library)).is_less(2**31 - 1) == 1
     assert ctypes.CDLL(str(library)).is_before(ctypes.c_void_p(-1)) == 1
+
+
+ISAS = ROOT / ".ci" / "isas"  # not in an sdist
+AVX2, AVX512 = "avx2 fma f16c", "avx2 fma f16c avx512f avx512dq avx512bw avx512vl"
+
+
+def expected_isas(*arguments: str, compiler: str | None = None) -> tuple[list[str], str]:
+    """What CI asks for by the system's account of the CPU, and what is said beside it."""
+    need("bash")
+    if not ISAS.exists():
+        pytest.skip("an sdist has no .ci")
+    environment = os.environ | ({"CC": compiler} if compiler else {})
+    run = subprocess.run([ISAS, *arguments], capture_output=True, text=True, check=True, env=environment)
+    return run.stdout.split(), run.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
+def test_ci_asks_for_every_instruction_set_that_runs_here() -> None:
+    """A row that the account does not know could vanish from the build unseen."""
+    supported = [name for name in border.isa_names() if border.isa_supported(name)]
+    assert expected_isas()[0] == supported
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a program of bash")
+@pytest.mark.parametrize(
+    ("machine", "line", "expected"),
+    [
+        ("x86_64", "flags\t\t: fpu sse2", "portable"),
+        ("x86_64", f"flags\t\t: {AVX2}", "portable avx2"),
+        ("x86_64", f"flags\t\t: {AVX512}", "portable avx2 avx512"),
+        ("x86_64", f"flags\t\t: {AVX512} avx512_vnni", "portable avx2 avx512 avx512vnni"),
+        ("x86_64", "flags\t\t: avx_vnni avx512_vnni", "portable"),
+        ("aarch64", "processor\t: 0\nFeatures\t: fp asimd", "portable neon"),
+        ("aarch64", "processor\t: 0\nFeatures\t: fp asimd asimddp", "portable neon neondot"),
+    ],
+)
+def test_ci_asks_for_what_a_machine_has(machine: str, line: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(line + "\n")
+    found, _ = expected_isas(str(tmp_path / "cpuinfo"), machine)
+    if sys.platform == "darwin":  # whose own account is asked as well
+        found = [name for name in found if name != "neondot" or "asimddp" in line]
+    assert found == expected.split()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="MSVC takes all rows")
+def test_ci_says_what_the_compiler_is_too_old_for(tmp_path: Path) -> None:
+    """setup.py leaves out an optional row whose flags the compiler does not know, and CI then asks for all others."""
+    (tmp_path / "cpuinfo").write_text(f"flags : {AVX512} avx_vnni avx512_vnni\n")
+    (tmp_path / "old").write_text('#!/bin/sh\ncase "$*" in *-mavxvnni*) exit 1 ;; esac\n')
+    (tmp_path / "new").write_text("#!/bin/sh\n")
+    for compiler, rows, words in [("new", ["avxvnni"], False), ("old", [], True)]:
+        (tmp_path / compiler).chmod(0o755)
+        found, said = expected_isas(str(tmp_path / "cpuinfo"), "x86_64", compiler=str(tmp_path / compiler))
+        assert found == ["portable", "avx2", *rows, "avx512", "avx512vnni"]
+        assert ("NOT BUILT" in said) == words
