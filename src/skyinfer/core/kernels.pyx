@@ -43,13 +43,30 @@ cdef sky_matrix _matrix(const float[:, :] values, str what, Py_ssize_t n_rows, P
     return m
 
 
+cdef enum:
+    GUARD = 0xA5
+    GUARD_BYTES = 64
+
+
 cdef void *_scratch(size_t n_floats, float **aligned) except NULL:
-    """Memory of one call alone, since threads may share the table; to be freed after it."""
-    cdef void *memory = PyMem_RawMalloc(n_floats * sizeof(float) + SKY_ALIGN)
+    """Memory of one call alone, since threads may share the table; to be given to `_release` after it. A guard lies behind it."""
+    cdef void *memory = PyMem_RawMalloc(n_floats * sizeof(float) + SKY_ALIGN + GUARD_BYTES)
     if memory == NULL:
         raise MemoryError
     aligned[0] = <float *>((<uintptr_t>memory + SKY_ALIGN - 1) // SKY_ALIGN * SKY_ALIGN)
+    memset(aligned[0] + n_floats, GUARD, GUARD_BYTES)
     return memory
+
+
+cdef bint _release(void *memory, const float *aligned, size_t n_floats) noexcept:
+    """Frees it; false where its guard was written to."""
+    cdef const uint8_t *guard = <const uint8_t *>(aligned + n_floats)
+    cdef bint is_intact = True
+    cdef int i
+    for i in range(GUARD_BYTES):
+        is_intact = is_intact and guard[i] == GUARD
+    PyMem_RawFree(memory)
+    return is_intact
 
 
 cdef int _length(const float[::1] vector, str what, Py_ssize_t n) except -1:
@@ -139,28 +156,35 @@ cdef class Kernels:
         cdef bint int8 = w.linear.type in (SKY_WEIGHT_INT8, SKY_WEIGHT_INT8_ROWS)
         cdef float *rows = NULL
         cdef size_t row_floats = sky_int8_row_bytes(g.a.cols) // sizeof(float) if int8 else 0
-        cdef void *row_memory = _scratch(row_floats * g.a.rows, &rows)
+        row_floats *= g.a.rows
+        cdef void *row_memory = _scratch(row_floats, &rows)
         g.a_int8 = <const char *>rows
         cdef size_t widened = sky_int8_scratch(g.a.cols) if int8 else sky_gemm_scratch(g.a.cols, g.epilogue)
-        cdef void *scratch = _scratch(widened if w.linear.type else 0, &g.scratch)
+        widened = widened if w.linear.type else 0
+        cdef void *scratch = _scratch(widened, &g.scratch)
         with nogil:
             if int8:
                 self.table.quantize_rows(g.a, w.linear.factors if w.linear.has_factors else NULL, <char *>rows)
             for i in range(repeat):
                 self.table.gemm[<int>w.linear.type](&g, 0, (w.linear.n + self.table.panel_cols - 1) // self.table.panel_cols)
-        PyMem_RawFree(scratch)
-        PyMem_RawFree(row_memory)
+        cdef bint rows_intact = _release(row_memory, rows, row_floats), scratch_intact = _release(scratch, g.scratch, widened)
+        if not rows_intact:
+            raise RuntimeError("wrote behind the rows in whole numbers")
+        if not scratch_intact:
+            raise RuntimeError("the product wrote behind its scratch")
 
     def quantize(self, const float[:, :] a not None, int repeat=1):
         """The activations of a product of 8-bit weights made whole numbers, `repeat` times over and for nothing but the time."""
         cdef sky_matrix x = _matrix(a, "a", a.shape[0], a.shape[1])
         cdef float *rows = NULL
-        cdef void *memory = _scratch(sky_int8_row_bytes(x.cols) // sizeof(float) * x.rows, &rows)
+        cdef size_t n_floats = sky_int8_row_bytes(x.cols) // sizeof(float) * x.rows
+        cdef void *memory = _scratch(n_floats, &rows)
         cdef int i
         with nogil:
             for i in range(repeat):
                 self.table.quantize_rows(x, NULL, <char *>rows)
-        PyMem_RawFree(memory)
+        if not _release(memory, rows, n_floats):
+            raise RuntimeError("wrote behind the rows in whole numbers")
 
     def widen_f16(self, const uint16_t[::1] half not None, float[::1] out not None):
         """out [n] = half [n], given as the bits of float16."""
@@ -211,7 +235,9 @@ cdef class Kernels:
             if min(position) < 0 or max(position) >= n_keys:
                 raise ValueError("position: every one is a row of cos and sin")
             a.position, a.option = &position[0], &option[0]
-        cdef void *scratch = _scratch(sky_attention_scratch(<int>n_keys, <int>d_head), &a.scratch)
+        cdef size_t n_floats = sky_attention_scratch(<int>n_keys, <int>d_head)
+        cdef void *scratch = _scratch(n_floats, &a.scratch)
         with nogil:
             self.table.attention(&a)
-        PyMem_RawFree(scratch)
+        if not _release(scratch, a.scratch, n_floats):
+            raise RuntimeError("attention wrote behind its scratch")
