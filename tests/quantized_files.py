@@ -12,17 +12,29 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 from skyinfer.files.gguf import GGUFFile
 
-F32 = GGMLQuantizationType.F32
+F32, F64 = GGMLQuantizationType.F32, GGMLQuantizationType.F64
+
+
+def is_made_up(kind: GGMLQuantizationType) -> bool:
+    """Whether the package cannot quantize to this type."""
+    if kind == F64:
+        return False
+    try:
+        quants.quantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][0]), np.float32), kind)
+    except NotImplementedError:
+        return True
+    return False
 
 
 def quantized(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     """Rows of blocks: uint8 [rows, bytes]. Where the package cannot quantize, blocks of small scales made up."""
-    try:
+    if kind == F64:
+        return values.astype("<f8").view(np.uint8)
+    if not is_made_up(kind):
         return quants.quantize(values, kind).view(np.uint8).reshape(values.shape[0], -1)
-    except NotImplementedError:
-        block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
-        rng = np.random.default_rng(int(kind))
-        return rng.integers(0, 4, (values.shape[0], values.shape[1] // block * n_bytes), np.uint8) * 16
+    block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(int(kind))
+    return rng.integers(0, 4, (values.shape[0], values.shape[1] // block * n_bytes), np.uint8) * 16
 
 
 def write(
@@ -49,7 +61,7 @@ def write(
         else:
             data = quantized(values.reshape(-1, shape[-1]), kind)
             writer.add_tensor(name, data.reshape(*shape[:-1], -1), raw_dtype=kind)
-            numbers[name] = quants.dequantize(data, kind).reshape(shape)
+            numbers[name] = values if kind == F64 else quants.dequantize(data, kind).reshape(shape)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

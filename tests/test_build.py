@@ -1,4 +1,4 @@
-"""How the compiled parts are built: the arithmetic that they insist on, whose flags win, and what CI asks of a build."""
+"""How the compiled parts are built: the arithmetic that they insist on, whose flags win, what CI asks for."""
 
 from __future__ import annotations
 

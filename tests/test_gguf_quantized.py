@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from checkpoints import paint
 from gguf import GGMLQuantizationType, quants
-from quantized_files import F32, write
+from quantized_files import F32, F64, is_made_up, write
 
 import skyinfer
 from skyinfer.files.conversion import convert
@@ -59,10 +59,25 @@ def check(source: Path, kinds: Mapping[str, GGMLQuantizationType], dims: Mapping
         for name in file.tensors:
             assert list(file.tensors[name].shape[::-1]) == dims[name]
             np.testing.assert_array_equal(file.tensor(name), numbers[name])
-    expected = skyinfer.load(in_f32(source, numbers, place / "f32.gguf")).logits(STATE, QUESTIONS)["a"]
+    in_floats = in_f32(source, numbers, place / "f32.gguf")
+    expected = skyinfer.load(in_floats).logits(STATE, QUESTIONS)["a"]
     found = skyinfer.load(place / "quantized.gguf").logits(STATE, QUESTIONS)["a"]
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(found, expected)
+    check_int8(place / "quantized.gguf", in_floats, expected, set(kinds.values()))
+
+
+def check_int8(path: Path, in_floats: Path, exact: np.ndarray, kinds: set[GGMLQuantizationType]) -> None:
+    """In 8 bits the same file is near its exact logits, and all but blocks of Q8_0 is quantized as its numbers are."""
+    found = skyinfer.load(path, precision="int8").logits(STATE, QUESTIONS)["a"]
+    assert np.isfinite(found).all()
+    if not any(map(is_made_up, kinds)):  # of numbers as a model has them
+        assert np.abs(found - exact).max() <= 0.25
+    gathered = skyinfer.load(path, precision="int8", token_table_bytes=0).logits(STATE, QUESTIONS)["a"]
+    np.testing.assert_array_equal(gathered, found)
+    if GGMLQuantizationType.Q8_0 not in kinds:
+        expected = skyinfer.load(in_floats, precision="int8").logits(STATE, QUESTIONS)["a"]
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("model", "case"), CASES, ids=[f"{model}-{case}" for model, case in CASES])
@@ -77,6 +92,8 @@ def test_what_llama_quantize_writes(model: str, case: str, sources: dict[str, Pa
 
 
 def dequantizable(kind: GGMLQuantizationType) -> bool:
+    if kind == F64:
+        return True
     try:
         quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
     except NotImplementedError:

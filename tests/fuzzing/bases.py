@@ -15,6 +15,7 @@ TINY = {
     "head_max_len": 40,
 }
 WIDE = {"d_model": 32, "n_heads": 2, "n_layers": 2, "d_ff": 32}
+WIDEST = {"d_model": 256, "n_heads": 2, "d_ff": 256, "head_layers": 0}  # of whole blocks of every type
 META: dict[str, Any] = {"tokenizer": "metaspace", "vocab": 384}
 
 QUESTIONS: dict[str, Any] = {

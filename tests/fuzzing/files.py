@@ -25,7 +25,7 @@ from skyinfer.files.conversion import convert
 from skyinfer.runtime import engine
 from skyinfer.runtime.precision import PRECISIONS
 
-from .bases import META, QUESTIONS, STATES, TINY, WIDE, Outcome
+from .bases import META, QUESTIONS, STATES, TINY, WIDE, WIDEST, Outcome
 from .checks import check_response, only_documented_warnings
 from .gguf_pieces import ARRAY, FORMATS, GGUF, STRING
 from .mutation import REAL, TEXT, WHOLE, hostile, mutate_bytes, mutate_json, mutate_text
@@ -55,12 +55,18 @@ class Files:
             "temperature_by_options": {}}),
             ("f32", False, {"architecture": "s2"}),
             ("q8_0", True, {**WIDE, "vocab": 300, "architecture": "s2", "head_layers": 2, "max_len": 24}),
+            ("f32", True, {**WIDE, "vocab": 300}),
+            ("f32", True, WIDEST),
         ]  # fmt: skip
+        # of the last two tensors get these types in turn
+        types = {10: ("Q4_0", "F64", "Q8_0", "F32", "BF16"), 11: ("Q4_K", "F64", "Q6_K", "Q4_0", "F16")}
         for i, (outtype, without_json, changes) in enumerate(bases):
             directory = paint(work / f"base{i}", **(TINY | changes))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 file = GGUF(convert(directory, work / "base.gguf", outtype=outtype, force=True).read_bytes())
+            if i in types:
+                file = file.retyped(types[i])
             if without_json:
                 file.entries = [entry for entry in file.entries if entry[0] != b"tokenizer.huggingface.json"]
             self.files.append(file)
@@ -329,7 +335,11 @@ class Files:
             try:
                 engine._WIDENED_BYTES = rng.choice([0, 2 << 20])  # small as it is the model may keep weights of 16 bits
                 model = skyinfer.load(
-                    path, isa=rng.choice(ISAS), temperature_clamp=rng.random() < 0.5, precision=rng.choice(PRECISIONS)
+                    path,
+                    isa=rng.choice(ISAS),
+                    temperature_clamp=rng.random() < 0.5,
+                    precision=rng.choice(PRECISIONS),
+                    token_table_bytes=rng.choice([None, 0]),  # without a table the embedding keeps its type, too
                 )
             except (FormatError, OSError) as error:
                 assert str(error)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import struct
+from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType
+from quantized_files import F64, quantized
 
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -59,6 +66,20 @@ class GGUF:
         twin.entries = [list(entry) for entry in self.entries]
         twin.tensors = [list(tensor) for tensor in self.tensors]
         twin.counts = {}
+        return twin
+
+    def retyped(self, kinds: Sequence[str]) -> GGUF:
+        """A copy of a file of F32 whose tensors have these types in turn, or F64 where a row is no whole blocks."""
+        twin, weights = self.copy(), bytearray()
+        for tensor, kind in zip(twin.tensors, cycle(GGMLQuantizationType[name] for name in kinds), strict=False):
+            _, dims, _, offset = tensor
+            values = np.frombuffer(self.weights, "<f4", math.prod(dims), offset).reshape(-1, dims[0])
+            block, _ = gguf.GGML_QUANT_SIZES[kind]
+            tensor[2] = int(F64 if dims[0] % block else kind)
+            tensor[3] = len(weights)
+            weights += quantized(values, GGMLQuantizationType(tensor[2])).tobytes()
+            weights += bytes(-len(weights) % _ALIGNMENT)
+        twin.weights = bytes(weights)
         return twin
 
     def encoded(self) -> bytes:
