@@ -460,6 +460,10 @@ int main(void)
         check_rows(&tested);
         if (i == 0) /* by the kernels of any */
             check_large_embedding(&tested);
+#if defined(UNDER_EMULATOR) /* where threads that wait take most of the time: without the row that every machine has */
+        if (i == 0)
+            continue;
+#endif
         check_model(sky_isa_name(i), 0);
         check_model(sky_isa_name(i), 1);
     }
