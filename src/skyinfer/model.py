@@ -64,7 +64,7 @@ def load(
             answer has ``x_grown``. The Laya runtime refuses them, and so does skyinfer by default.
         precision: "exact", the numbers of the file, or "int8": weights of layers and blocks, and an embedding of more
             than 32 MB, in 8 bits, which take a quarter of the memory of F32 and, from some millions of parameters on,
-            two fifths to a half of the time where the CPU multiplies bytes (VNNI), and answers that are near the exact
+            a third to two fifths of the time where the CPU multiplies bytes (VNNI), and answers that are near the exact
             ones (docs/compat.md). The smallest models gain little.
 
     Raises:
