@@ -29,7 +29,8 @@
 #define GROUP_WEIGHTS (PANEL_COLS * INT8_GROUP)
 #define A_GROUP_BYTES 4 /* a group of activations is 32 bits: 4 bytes, or 2 numbers of 16 bits */
 #define A_PLANE_BYTES (BLOCK / INT8_GROUP * A_GROUP_BYTES)
-#define INT8_A_BLOCK (1 << 18) /* numbers: 256 KB of bytes, or 512 of 16 bits, in smaller blocks of which each panel would be widened again */
+/* Numbers of a block of A: 256 KB of bytes, or 512 KB of 16 bits. In smaller blocks of these each panel would be widened again. */
+#define INT8_A_BLOCK (1 << 18)
 
 /* Keeps the compiler from computing products of several steps before it adds them, for which there are too few registers. */
 #if defined(__GNUC__) && SKY_X86_64
@@ -171,6 +172,7 @@ static void quantize_row(const float *x, const float *factors, int k, char *out)
     const int n_blocks = sky_int8_blocks(k), n_grouped = in_groups(k);
     const sky_int8_row row = sky_int8_row_at(out, k);
     const row_sizes sums = block_sizes(x, factors, k, row.scales);
+    /* k of 1 leaves no other number, and a NaN that nothing is larger than */
     const float wide_from = SKY_INT8_WIDE_FROM * (sums.all - sums.of_largest) / (float)(k - n_blocks);
     *row.n_wide = 0;
     for (int first = 0; first < n_grouped; first += VL) {

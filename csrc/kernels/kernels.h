@@ -61,7 +61,9 @@ static inline int sky_is_int8(sky_weight_type type) { return type == SKY_WEIGHT_
  * An activation is a whole number times a scale, both of which depend on its row alone. Where a group is 4, each block of 32 has a
  * scale and SKY_INT8_LEVELS whole numbers on each side of 0, or, where its largest element is SKY_INT8_WIDE_FROM times the row's mean
  * magnitude, without the largest of each block, SKY_INT8_WIDE_LEVELS in two digits, because one such outlier would leave the rest of its
- * block few levels. Elsewhere a row has one scale and SKY_INT8_ROW_LEVELS. Products of whole numbers are summed exactly over all of k that shares its scales, at most
+ * block few levels. Elsewhere a row has one scale and SKY_INT8_ROW_LEVELS.
+ *
+ * Products of whole numbers are summed exactly over all of k that shares its scales, at most
  * SKY_INT8_SUMMED blocks; those sums, times the scales, go to a float accumulator in ascending k, lower digits last. */
 enum {
     SKY_INT8_BLOCK = 32,

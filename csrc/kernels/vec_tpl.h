@@ -18,7 +18,8 @@
  *   v_lookup(table, i)              table[n] for i = SKY_ROUNDER + n, 0 <= n < VL; the table is on a boundary of its VL floats
  *   v_abs
  *
- * Errors, against double precision (tests/test_kernels.py): GELU 1.1e-6 absolute (with v_lookup 5e-7, of 16 lanes 3e-7), SiLU 8 units in the last place, the other
+ * Errors, against double precision (tests/test_kernels.py): GELU 1.1e-6 absolute (with v_lookup 5e-7, of 16 lanes 3e-7),
+ * SiLU 8 units in the last place, the other
  * activations 5e-7 absolute or 8 units in the last place.
  */
 #ifndef SKY_VEC_TPL_H

@@ -65,7 +65,7 @@ def load(
         precision: "exact", the numbers of the file, or "int8": weights of layers and blocks, and an embedding of more
             than 32 MB, in 8 bits, which take a quarter of the memory of F32 and, from some millions of parameters on,
             a third to two fifths of the time where the CPU multiplies bytes (VNNI), and answers that are near the exact
-            ones (docs/compat.md). The smallest models gain little.
+            ones (docs/compat.md). The smallest models save a tenth to a fifth.
 
     Raises:
         FormatError: the file or checkpoint is faulty, or is a pipe or device; the message names the key, tensor or
